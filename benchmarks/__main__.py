@@ -1,9 +1,9 @@
-"""``make bench``: every measurement that needs no data of its own, one after another.
+"""``make bench``: runs every benchmark that needs no external data, one after another.
 
     python -m benchmarks [NAME ...]
     python -m benchmarks NAME --option VALUE ...
 
-Each is a module or package with options of its own; docs/benchmarks.md has the figures.
+Each benchmark is a module or package with its own options; docs/benchmarks.md has the results.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ COMMANDS = {
 
 
 def main() -> int:
-    """Run the named measurements, or all; the exit status is 1 when one of them fails."""
+    """Run the named benchmarks, or all; the exit status is 1 if one of them fails."""
     given = sys.argv[1:]
     first = next((n for n, word in enumerate(given) if word.startswith("-")), len(given))
     names, more = given[:first] or list(COMMANDS), given[first:]
@@ -41,7 +41,7 @@ def main() -> int:
         return 2
     if more and len(names) != 1:
         sys.stderr.write(
-            f"{' '.join(more)}: options belong to one benchmark; name it before them\n"
+            f"{' '.join(more)}: options belong to one benchmark; put its name before them\n"
         )
         return 2
     failed = []

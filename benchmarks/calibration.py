@@ -1,12 +1,12 @@
-"""Measures the prior on the logarithm of the rewards' scale.
+"""Compares priors on the logarithm of the rewards' scale.
 
     python -m benchmarks.calibration [--seeds 0 1 2 …] [--folder DIR] [--report]
 
 The demo's reward model learns from judgments of eight annotators, of whom none or a quarter are bad.
-Its scale is fitted to judgments that it did not learn from, with priors of several widths, and to
-thousands of fresh judgments by the same annotators on held-out prompts, which stand for the truth.
-Reports the error of the logarithm of the scale, and the excess log-loss of the fresh judgments.  One
-JSON file per seed.
+Its scale is fitted to judgments that it did not learn from, with priors of several widths.  The
+ground truth is the scale that fits thousands of fresh judgments by the same annotators on held-out
+prompts.  Reports the error of the logarithm of the scale, and the excess log-loss of the fresh
+judgments.  Writes one JSON file per seed.
 """
 
 from __future__ import annotations
@@ -45,20 +45,20 @@ from pipeline.simulation.annotators import SimulatedAnnotator, population
 from pipeline.simulation.trials import TrialArm
 
 WIDTHS = (0.15, 0.25, 0.35, 0.5, 0.7, 1.0)
-"""Standard deviations of the prior; beside them rewards as training left them."""
+"""Standard deviations of the prior; they are compared with unscaled rewards."""
 ANNOTATORS, FRESH = 8, 3000
 
 
 @dataclass(frozen=True, kw_only=True)
 class Case(TrialArm):
-    """How much is learned from whom."""
+    """The number of labels and the share of bad annotators."""
 
     labels: int
     bad: float
 
 
 def cases(labels: Sequence[int]) -> list[Case]:
-    """So many labels by careful annotators, and by some of whom a quarter are bad."""
+    """For each number of labels: only careful annotators, and a quarter bad ones."""
     return [
         Case(name=f"{count}-{bad:.0%}", labels=count, bad=bad)
         for count in labels
@@ -67,7 +67,7 @@ def cases(labels: Sequence[int]) -> list[Case]:
 
 
 def run_case(case: Case, seed: int, pool: Pool, chat: ChatTokenizer) -> dict[str, Any]:
-    """Train, fit the factors under each prior, and hold them to fresh judgments."""
+    """Train, fit the factors under each prior, and evaluate them on fresh judgments."""
     world = World.draw(seed, pool, asked=case.labels, measured=250)
     people = population(ANNOTATORS, bad=case.bad, seed=seed)
     asked = People(world, people)
@@ -103,7 +103,7 @@ def run_case(case: Case, seed: int, pool: Pool, chat: ChatTokenizer) -> dict[str
 
 
 def _fresh(world: World, people: Sequence[SimulatedAnnotator]) -> list[Label]:
-    """What the same people say of pairs on held-out prompts."""
+    """Labels by the same people for pairs on held-out prompts."""
     prompts = range(world.held_out, len(world.texts) // ANSWERS)
     pairs = [pair for prompt in prompts for pair in combinations(world.answers(prompt), 2)]
     asked = [People(world, people, stream=20 + n) for n in range(math.ceil(FRESH / len(pairs)))]
@@ -118,7 +118,7 @@ def _log_loss(
     likelihood: Likelihood,
     ties: TieValues,
 ) -> float:
-    """Mean −log of what the model at these factors says of each judgment, nats."""
+    """Mean negative log-likelihood of the judgments under the rescaled model, nats."""
     first, second = (torch.tensor(side, dtype=torch.float64) for side in sides)
     each = replace(likelihood, both_bad="tie", margin=0.0).log_likelihood(
         factors.rewards * (first - second),
@@ -130,7 +130,7 @@ def _log_loss(
 
 
 def table(held: Sequence[dict[str, Any]], asked: Sequence[Case]) -> str:
-    """Means over seeds: root of the mean squared error of log scale, and the log-loss in excess."""
+    """Means over seeds: root mean squared error of the log scale, and excess log-loss."""
     shown: list[tuple[str, ...]] = []
     for case in asked:
         rows = [each["arms"][case.name] for each in held if case.name in each["arms"]]
@@ -148,7 +148,7 @@ def table(held: Sequence[dict[str, Any]], asked: Sequence[Case]) -> str:
 
 
 def main() -> int:
-    """Run what is missing and print the table."""
+    """Run the missing seeds and print the table."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -157,7 +157,7 @@ def main() -> int:
     parser.add_argument("--report", action="store_true")
     parser.add_argument("--labels", type=int, nargs="+", default=[100, 200, 400])
     parser.add_argument(
-        "--pool", type=int, help="sample answers to so many prompts of each role; all by default"
+        "--pool", type=int, help="number of prompts of each role to sample answers to; default: all"
     )
     args = parser.parse_args()
     quietly()

@@ -1,12 +1,12 @@
-"""From the key press to the next pair on the screen, in headless Chromium.
+"""Latency from a key press to the next pair on the screen, in headless Chromium.
 
     python -m benchmarks.click_to_next [--labels 60]
 
-Two rounds on the real server: as it is, and with every POST held up by 100 ms as on a far
-network.  The time runs from the key event's own time stamp to the frame in which the next pair
-has been painted (a task queued behind the animation frame).  Keys are pressed once the page
-accepts a verdict on the pair it shows, so no press is lost and none waits.  Every wait has a limit;
-the exit status is 1 where one passes.  Prints one JSON object.
+Runs two rounds on the real server: without changes, and with every POST delayed by 100 ms, as on a
+slow network.  The time runs from the key event's timestamp to the frame that paints the next pair
+(a task queued after the animation frame).  Keys are pressed as soon as the page accepts a verdict
+on the pair it shows, so no press is lost or queued.  Every wait has a timeout; the exit status is 1
+if one expires.  Prints one JSON object.
 """
 
 from __future__ import annotations
@@ -32,15 +32,16 @@ from tests.helpers.desk_demo import believable
 from tests.helpers.desk_world import add_pairs, add_person, make_app, serving
 
 LIMIT_S = 30
-"""Seconds for any one wait: a thousand times what is measured, for a machine that is busy."""
+"""Timeout of each wait, seconds: a thousand times the usual latency, for a busy machine."""
 
 _DESK = (ROOT / "labeler" / "annotate" / "desk.js").read_text(encoding="utf-8")
 _UNREAD = re.search(r"^const UNREAD = (\d+);", _DESK, re.MULTILINE)
-assert _UNREAD, "labeler/annotate/desk.js no longer says how long a verdict on a new pair is a slip"
+assert _UNREAD, "labeler/annotate/desk.js no longer defines UNREAD"
 GUARD_MS = int(_UNREAD.group(1)) + 50
-"""Milliseconds after which the page surely accepts a verdict on the pair it shows."""
+"""Milliseconds after which the page accepts a verdict on a new pair; earlier ones are slips."""
 
-# The next pair is there when the prompt's nodes were exchanged; then a frame, then a task after it.
+# The next pair is in the DOM when the prompt's nodes change; a task after the next frame ends the
+# time.
 _WATCH = """
 () => {
   window.kiteTimes = [];
@@ -63,7 +64,7 @@ _WATCH = """
 
 
 def measure(page: Page, labels: int) -> dict[str, float | int]:
-    """Judge `labels` pairs at a person's fastest pace."""
+    """Judge `labels` pairs as fast as the page accepts verdicts."""
     page.evaluate(_WATCH)
     readable = "guard => performance.now() - window.kiteShown >= guard"
     for done in range(labels):
@@ -74,7 +75,7 @@ def measure(page: Page, labels: int) -> dict[str, float | int]:
             page.wait_for_function("count => window.kiteTimes.length > count", arg=done)
     with in_time("the last label was not saved"):
         page.wait_for_selector(".status[data-status=saved]")
-        # Threads of a server in this process are daemons: in the database at the end, they abort it.
+        # The server's threads are daemons: one still in the database at exit aborts the process.
         page.wait_for_load_state("networkidle")
     times = page.evaluate("window.kiteTimes")
     return {
@@ -86,21 +87,21 @@ def measure(page: Page, labels: int) -> dict[str, float | int]:
 
 @contextmanager
 def in_time(otherwise: str) -> Iterator[None]:
-    """Say in one sentence what did not happen within the limit."""
+    """Exit with a sentence that says what did not happen within the timeout."""
     try:
         yield
     except TooLate:
         raise SystemExit(f"click_to_next: {otherwise} within {LIMIT_S} s") from None
 
 
-def held_up(route: Route) -> None:
-    """A far network: 100 ms before a POST reaches the server."""
+def delay_post(route: Route) -> None:
+    """Simulate a slow network: delay each POST by 100 ms."""
     time.sleep(0.1)
     route.continue_()
 
 
 def run(folder: Path, labels: int) -> dict[str, Any]:
-    """Both rounds, each by an annotator of its own."""
+    """Run both rounds, each with its own annotator."""
     figures: dict[str, Any] = {}
     with Database.open(folder) as db:
         add_pairs(db, believable(2 * labels + 20))
@@ -111,7 +112,7 @@ def run(folder: Path, labels: int) -> dict[str, Any]:
                 secret = tokens.issue(db, who.id, "session", lifetime=None)
                 with new_page(browser, cookie=(server.url, app.state.auth.cookie, secret)) as page:
                     if name != "near":
-                        page.route("**/label/api/judgments", held_up)
+                        page.route("**/label/api/judgments", delay_post)
                     page.set_default_timeout(LIMIT_S * 1000)
                     start = time.perf_counter()
                     with in_time("the first pair did not appear"):
@@ -124,7 +125,7 @@ def run(folder: Path, labels: int) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--labels", type=int, default=60, help="key presses a round")
+    parser.add_argument("--labels", type=int, default=60, help="key presses per round")
     given = parser.parse_args()
     if given.labels < 1:
         parser.error(f"--labels is {given.labels} and must be at least 1")

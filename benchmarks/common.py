@@ -1,4 +1,4 @@
-"""What several benchmarks share: the repository's root, `launch.py` as a process, tables, percentiles."""
+"""Code shared by benchmarks: the repository root, `launch.py` as a process, tables."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 CACHE = ROOT / ".bench"
-"""Where benchmarks keep what takes long to compute."""
+"""Folder for results that take long to compute."""
 
 
 def launch(*words: str | Path, timeout: float | None = None) -> str:
-    """The output of a `launch.py` command; its log goes to our standard error."""
+    """The output of a `launch.py` command; its log goes to this process's standard error."""
     command = [sys.executable, str(ROOT / "launch.py"), *map(str, words)]
     done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, timeout=timeout)
     if done.returncode:
@@ -24,7 +24,7 @@ def launch(*words: str | Path, timeout: float | None = None) -> str:
 
 
 def launch_json(*words: str | Path, timeout: float | None = None) -> dict[str, Any]:
-    """The result of a `launch.py` command that takes --json."""
+    """The result of a `launch.py` command that supports --json."""
     return json.loads(launch(*words, "--json", timeout=timeout))
 
 
@@ -50,7 +50,7 @@ def percentiles(times: Iterable[float], shares: Sequence[int] = (50, 95)) -> dic
 
 
 def exit_status(missed: Sequence[str]) -> int:
-    """Print each expectation that was missed; 1 if there is one."""
+    """Print each missed expectation; return 1 if there is one."""
     for sentence in missed:
         print(f"FAILED: {sentence}", file=sys.stderr)
     return int(bool(missed))

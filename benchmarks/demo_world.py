@@ -1,8 +1,9 @@
-"""What the reward model benchmarks on the demo share: answers, worlds, annotators, one training.
+"""Code shared by the reward model benchmarks on the demo: answers, worlds, annotators, training.
 
-Answers to every prompt are sampled from the embedded model once and kept in `.bench`, in a file
-named after the model and the sampling settings.  A seed draws prompts, some of their answers and
-the annotators; the hidden gold preference (`pipeline/simulation/preference.py`) says how good each answer is.
+Answers to every prompt are sampled once from the embedded model and cached in `.bench`, in a file
+named by a digest of the model and the sampling settings.  A seed draws prompts, some of their
+answers and the annotators; the hidden gold preference (`pipeline/simulation/preference.py`) scores
+the answers.
 """
 
 from __future__ import annotations
@@ -47,14 +48,15 @@ from storage.sides import canonical_outcome
 
 CONFIG = Config.load([CONFIGS / "demo.toml"])
 SAMPLED, ANSWERS = 8, 4
-"""Answers sampled to a prompt, and those of them that a seed uses."""
+"""Answers sampled per prompt, and answers per prompt that a seed uses."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Pool:
-    """Answer n belongs to prompt n // SAMPLED; the first `train` prompts may be asked about.
+    """The sampled answers; answer n belongs to prompt n // SAMPLED.
 
-    `digest` stands for the model and the settings that they were sampled with.
+    The first `train` prompts are for labeling.  `digest` identifies the model and the sampling
+    settings.
     """
 
     digest: str
@@ -64,7 +66,7 @@ class Pool:
 
     @classmethod
     def sampled(cls, most: int | None = None) -> Pool:
-        """SAMPLED answers to each train and held-out prompt, or to the first `most` of either."""
+        """SAMPLED answers to each train and held-out prompt, or the first `most` of each role."""
         options = {
             "temperature": CONFIG.sampling.temperatures[0],
             "top_p": CONFIG.sampling.top_p,
@@ -97,14 +99,17 @@ class Pool:
         return cls(digest=digest, **found)
 
     def conversations(self) -> list[Messages]:
-        """Of every answer, what it answers."""
+        """The conversation that each answer belongs to."""
         return [as_messages(m) for m in self.messages for _ in range(SAMPLED)]
 
 
 @dataclass(frozen=True, kw_only=True)
 class World:
-    """What one seed sees: answer n belongs to prompt n // ANSWERS; the first prompts are asked about,
-    those from `held_out` on are measured on.  `rows` are the answers' places in the pool."""
+    """The prompts and answers of one seed; answer n belongs to prompt n // ANSWERS.
+
+    The prompts before `held_out` are labeled; the others measure the reward model.  `rows` are the
+    answers' indices in the pool.
+    """
 
     seed: int
     rows: Sequence[int]
@@ -115,8 +120,8 @@ class World:
 
     @classmethod
     def draw(cls, seed: int, pool: Pool, *, asked: int, measured: int | None = None) -> World:
-        """`asked` of the train prompts and `measured` of the held-out ones (all, where it is not
-        said), with four of their answers each."""
+        """Draw `asked` train prompts and `measured` held-out prompts (default: all), with four
+        answers each."""
         coin = np.random.default_rng([seed, 0])
         held_out = list(range(pool.train, len(pool.messages)))
         if measured is not None:
@@ -142,12 +147,12 @@ class World:
         return range(self.held_out * ANSWERS, len(self.texts))
 
     def differ(self, pair: tuple[int, int], chat: ChatTokenizer) -> bool:
-        """Whether people would be shown the pair: its texts are not nearly the same."""
+        """Whether the pair's texts are not near-duplicates, so that people would judge it."""
         texts = self.texts[pair[0]], self.texts[pair[1]]
         return not are_near_duplicates(*texts, chat.plain, CONFIG.sampling.near_duplicate)
 
     def random_pairs(self, count: int, chat: ChatTokenizer) -> list[tuple[int, int]]:
-        """`count` pairs to ask about, none twice, all prompts once before any comes again."""
+        """`count` different pairs to label; a prompt repeats only after all prompts had a pair."""
         coin = np.random.default_rng([self.seed, 4])
         prompts = coin.permutation(self.held_out).tolist()
         drawn = {p: coin.permutation(list(combinations(self.answers(p), 2))) for p in prompts}
@@ -159,13 +164,15 @@ class World:
         while len(found) < count:
             taken = [pair for p in prompts if (pair := next(left[p], None))]
             if not taken:
-                raise ValueError(f"there are {len(found)} pairs to ask about and not {count}")
+                raise ValueError(f"there are only {len(found)} pairs to label, not {count}")
             found += taken
         return found[:count]
 
     def accuracy(self, rewards: np.ndarray) -> float:
-        """Share of held-out pairs of one prompt that `rewards`, one an answer from the first
-        held-out one on, order as the gold does; pairs of equal gold are left out."""
+        """Share of held-out pairs (within a prompt) that `rewards` order as gold does.
+
+        `rewards` has one value per held-out answer; pairs with equal gold scores are left out.
+        """
         gold = self.gold[self.held_out_answers().start :]
         right = []
         for start in range(0, len(gold), ANSWERS):
@@ -178,7 +185,7 @@ class World:
 
 @dataclass(frozen=True, kw_only=True)
 class Label:
-    """What one annotator said of two answers, in the terms of `JudgedPair`."""
+    """One annotator's judgment of two answers, in the fields of `JudgedPair`."""
 
     first: int
     second: int
@@ -189,9 +196,9 @@ class Label:
 
 
 class People:
-    """Simulated annotators; what a pair is given does not depend on when it is asked.
+    """Simulated annotators; a pair's label does not depend on the order of labeling.
 
-    Another `stream` is another asking: of the same pairs, with other people and other noise.
+    A different `stream` assigns different people and different noise to the same pairs.
     """
 
     def __init__(
@@ -221,7 +228,7 @@ class People:
 
 
 def judged_pair(world: World, label: Label, place: int, chat: ChatTokenizer) -> JudgedPair:
-    """A label as the reward stage reads it; its place names it, so that its bootstrap stays."""
+    """A label as the reward stage reads it; the id is `place`, to keep its bootstrap weights."""
     ids = [
         chat.chat(world.conversations[n], world.texts[n]).ids for n in (label.first, label.second)
     ]
@@ -234,15 +241,15 @@ def judged_pair(world: World, label: Label, place: int, chat: ChatTokenizer) -> 
 
 
 def reward_settings(chosen: Sequence[str]) -> RewardConfig:
-    """[reward] of pipeline/config/presets/demo.toml with some ``name=value``; ``ValueError`` says what is wrong."""
+    """[reward] of pipeline/config/presets/demo.toml with ``name=value`` overrides."""
     if malformed := [each for each in chosen if "=" not in each]:
-        raise ValueError(f"--set takes NAME=VALUE, not {malformed[0]}")
+        raise ValueError(f"--set needs NAME=VALUE, not {malformed[0]}")
     pairs = (each.split("=", 1) for each in chosen)
     return CONFIG.override({f"reward.{name}": value for name, value in pairs}).reward
 
 
 def quietly() -> None:
-    """One thread, and no word of transformers' own: a benchmark prints its table."""
+    """Use one thread and silence transformers, so that only the benchmark prints."""
     torch.set_num_threads(1)
     logging.set_verbosity_error()
     logging.disable_progress_bar()
@@ -258,7 +265,7 @@ def trained(
     bootstrap_seed: int = 0,
     outside: Sequence[JudgedPair] = (),
 ) -> tuple[RewardModel, EarlyStop | None]:
-    """A reward model that has learned the judgments from the embedded model, as in the stage."""
+    """Train a reward model on the judgments, from the embedded model, as the reward stage does."""
     with (
         Path(os.devnull).open("w") as nowhere,
         redirect_stdout(nowhere),  # the trainer prints every step
@@ -275,7 +282,7 @@ def trained(
 
 @dataclass(frozen=True, kw_only=True)
 class Fitted:
-    """What the reward stage makes of judgments: rewards at the `scale` that those `unseen` fit."""
+    """A reward model trained as the reward stage does, with rewards scaled to fit `unseen`."""
 
     model: RewardModel
     learned: Sequence[JudgedPair]
@@ -289,7 +296,7 @@ class Fitted:
     def to(
         cls, pairs: Sequence[JudgedPair], chat: ChatTokenizer, config: RewardConfig, *, seed: int
     ) -> Fitted:
-        """As the stage shares judgments out, trains, and calibrates; `cpu_seconds` of the training."""
+        """Split, train and calibrate as the stage does; `cpu_seconds` is the training time."""
         learned, audit_set, held_out = split_judgments(pairs, config, seed=CONFIG.seed)
         started = time.process_time()
         model, kept = trained(

@@ -1,12 +1,12 @@
-"""Time from the command to the first pair on the screen, in a new workspace of the demo.
+"""Times the demo from the command to the first pair on the screen, in a new workspace.
 
     python -m benchmarks.first_pair [--rounds 3]
 
 Each round starts ``launch.py serve`` on an empty directory, opens the printed sign-in link in
 headless Chromium (started beforehand), presses its button, which leads to the desk, and waits until
-a pair can be judged.  Every wait has a limit; the exit status is 1 where one passes.  Prints one
-JSON object with the seconds from the start of the process to the link and to the pair, and the CPU
-seconds of the server until then: those tell versions apart on a machine that has other work.
+a pair can be judged.  Every wait has a timeout; the exit status is 1 if one expires.  Prints one
+JSON object with the seconds from the start of the process to the link and to the pair, and the
+server's CPU seconds until then, which are comparable even on a busy machine.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ from benchmarks.common import ROOT
 from tests.helpers.browser import chromium
 
 LIMIT_S = 180
-"""Seconds for the link, and for the pair; a machine that is busy takes a minute."""
+"""Timeout for the link and for the pair, seconds; a busy machine takes a minute."""
 
 
 def measure(browser: Browser, folder: Path) -> dict[str, float]:
-    """One round; the server is stopped afterwards."""
+    """Run one round, then stop the server."""
     command = [sys.executable, str(ROOT / "launch.py"), "serve", "--port", "0", "--workspace"]
     started = time.monotonic()
     server = subprocess.Popen([*command, str(folder)], stdout=subprocess.PIPE, text=True)
     assert server.stdout
-    watch = threading.Timer(LIMIT_S, server.kill)  # ends the reading of its output
+    watch = threading.Timer(LIMIT_S, server.kill)  # unblocks the read of its output
     watch.start()
     try:
         links = (re.search(r"http://\S+", line) for line in server.stdout)

@@ -1,13 +1,13 @@
-"""Does PPO learn with fifty million parameters?  The demo's corpus and a larger model, on one GPU.
+"""Does PPO learn with fifty million parameters?  Uses the demo's corpus and a larger model on one
+GPU.
 
     python -m benchmarks.gpu_learning --out DIR [--hidden 640 --layers 10] [--updates 100]
 
     corpus ─▶ SFT ─▶ two answers per prompt, judged by the hidden preference ─▶ reward model ─▶ PPO
 
-Writes learning.json and learning.svg (reward and KL by update).  Needs torch, transformers and
-matplotlib only: SFT and the reward model are trained by a loop of a few lines here, PPO by the
-engine.  The exit status is 1 when the reward rises by less than one standard deviation of the SFT
-model's rewards.
+Writes learning.json and learning.svg (reward and KL by update).  Needs only torch, transformers and
+matplotlib: a short loop here trains SFT and the reward model, and the engine runs PPO.  The exit
+status is 1 if the reward rises by less than one standard deviation of the SFT model's rewards.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ NEW_TOKENS = 48
 def fit(
     model: Any, steps: int, lr: float, loss_of: Callable[[int], Tensor], say: str, precision: str
 ) -> None:
-    """AdamW with a cosine to zero; `loss_of(step)` is the loss of a batch."""
+    """Train with AdamW and a cosine schedule to zero; `loss_of(step)` is the loss of a batch."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=lr, weight_decay=0.0)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
     model.train()
@@ -61,7 +61,7 @@ def fit(
 
 
 class Study:
-    """The stages, each on the one before."""
+    """The stages; each uses the result of the previous one."""
 
     def __init__(self, options: argparse.Namespace) -> None:
         self.options = options
@@ -74,7 +74,7 @@ class Study:
         self.ids = [self.chat.prompt(talk) for talk in self.talks]
 
     def sft(self) -> Any:
-        """A fresh Llama after one pass over the corpus's rows."""
+        """A new Llama, trained for one pass over the corpus's rows."""
         options = self.options
         torch.manual_seed(0)
         tokenizer = self.chat.tokenizer
@@ -139,7 +139,7 @@ class Study:
         )
 
     def ppo(self, path: Path, network: Any) -> tuple[list[dict[str, float]], float]:
-        """Metrics of every update, and the seconds they took."""
+        """Metrics of every update, and the total seconds."""
 
         @torch.no_grad()
         def reward(indices: list[int], texts: list[str]) -> list[float]:

@@ -1,11 +1,11 @@
-"""The whole loop on another dataset: fine-tune, sample, label, train, PPO, twice.
+"""Runs the whole loop on another data set: SFT, then two iterations of sampling, labels and PPO.
 
     python -m benchmarks.instructions instruction-data.json [--labels 100] [--workspace DIR]
 
 The file is instruction-data.json of github.com/rasbt/LLMs-from-scratch (1,100 rows of instruction,
-input and output).  The first half becomes demonstrations for SFT of the embedded model, the other
-half prompts.  Simulated annotators label two iterations by `gold`, which knows nothing of the
-demo.  Prints what `simulate` reports and the models that were made.
+input and output).  The first half becomes demonstrations for SFT of the embedded model; the other
+half becomes prompts.  Simulated annotators label two iterations by `gold`, which does not depend on
+the demo.  Prints the report of `simulate` and the list of models.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ ITERATIONS = 2
 
 
 def gold(prompt: str, response: str) -> float:
-    """Prefers a response on the subject: it speaks of what the prompt names, and once only."""
+    """Prefers a response on topic: it uses the prompt's content words, without repetition."""
     asked = set(re.findall(r"[a-z]{4,}", prompt.lower()))
     said = re.findall(r"[a-z]{4,}", response.lower())
     if not said:
@@ -57,7 +57,7 @@ def _write(path: Path, rows: list[dict[str, str]]) -> None:
 def measure(
     rows: list[dict[str, str]], folder: Path, *, labels: int, seed: int, tiny: bool
 ) -> dict[str, Any]:
-    """Import both halves and drive two iterations; with `tiny` one, as small as it gets."""
+    """Import both halves and run two iterations; with `tiny`, one minimal iteration."""
     here = ("--workspace", folder / "workspace")
     demonstrations, prompts = split(rows, folder)
     if not (folder / "workspace").exists():
@@ -86,7 +86,7 @@ def measure(
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("data", type=Path, help="instruction-data.json")
-    parser.add_argument("--labels", type=int, default=100, help="judgments an iteration")
+    parser.add_argument("--labels", type=int, default=100, help="judgments per iteration")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--workspace", type=Path, help="keep everything here (an empty directory)")
     parser.add_argument("--tiny", action="store_true", help="one small iteration, for tests")

@@ -1,9 +1,10 @@
-"""The KL to the closed-form optimum that PPO leaves, for every way to charge the divergence.
+"""How close PPO gets to the closed-form optimum, for every combination of KL settings.
 
     python -m benchmarks.kl_grid [--beta 1.0] [--updates 40] [--tokens 1 2]
 
-Rows are `kl_estimator` × `kl_in`, columns critics and baselines; a cell is KL(π‖π*) after training
-over KL(start‖π*), or "refused".  With one token the policy starts at the reference, with two off it.
+Rows are `kl_estimator` × `kl_in`; columns are critics and baselines.  A cell is KL(π‖π*) after
+training divided by KL(start‖π*), or "refused".  With one token the policy starts at the reference;
+with two it starts elsewhere.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ BASELINES = {
 
 
 def cell(beta: float, tokens: int, updates: int, **settings: str) -> str:
-    """Per cent left, or that the settings are refused."""
+    """The remaining KL in percent, or "refused" for invalid settings."""
     try:
         PPOConfig(**settings)  # pyright: ignore[reportArgumentType]
     except ValueError:

@@ -1,11 +1,11 @@
-"""Latency for annotators at a natural pace while the same workspace trains.
+"""Latency for annotators at a realistic pace while the same workspace trains.
 
     python -m benchmarks.label_beside_training [--annotators 100] [--seconds 60] [--burners 3]
 
 Runs `serve` on a workspace of the demo that is training.  Each annotator is a client with a bearer
-token that behaves like the page: it holds a few pairs, asks for more when few are left, and judges
-one every few seconds.  `--burners` keeps that many cores busy.  Prints one JSON object; latencies
-run from sending to "saved".
+token that behaves like the page: it holds a few pairs, requests more when few are left, and judges
+one every few seconds.  `--burners` keeps that many cores busy.  Prints one JSON object; a latency
+is the time from the request to the reply "saved".
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ from storage.tables import comparisons, completions, runs
 from tests.helpers.desk_world import add_person, bearer, free_port
 
 HAND, FEW = 4, 2
-"""Pairs that a page asks for, and those left when it does."""
+"""Number of pairs that a page requests, and the number left when it requests more."""
 FIRST_LABELS = 120
-"""Judgments that there are to train on when the annotators begin."""
+"""Judgments for training that are stored before the annotators start."""
 SETTINGS = {
     "reward": {"reward.epochs": "200"},
     "policy": {"reward.epochs": "1", "reward.ensemble": "heads", "ppo.updates": "5000"},
 }
-"""So that the stage outlasts the measurement."""
+"""Settings with which the stage runs longer than the measurement."""
 
 
 class Annotator(Client):
@@ -59,14 +59,14 @@ class Annotator(Client):
 
     def run(self) -> None:
         try:
-            self._think(self._coin.uniform(0, self._pace))  # not all at the same moment
+            self._think(self._coin.uniform(0, self._pace))  # clients start at different times
             while time.time() < self.until:
                 if len(self._hand) < FEW:
                     self._hand += self.ask(HAND, holding=self._hand)
                 if not self._hand:
                     return
                 self._think(self._coin.expovariate(1 / self._pace) + self._pace / 10)
-                if time.time() < self.until:  # else all who think would judge at one moment
+                if time.time() < self.until:  # else all clients would judge at the end at once
                     self.judge(self._hand.pop(0))
         except (OSError, http.client.HTTPException) as problem:
             self.tally.errors.append(repr(problem))
@@ -76,7 +76,7 @@ class Annotator(Client):
 
 
 def prepare(workspace: Path, *, annotators: int, pairs: int, stage: str) -> list[dict[str, str]]:
-    """A workspace of the demo about to train, with pairs for everybody; the annotators' headers."""
+    """Make a demo workspace that is ready to train, with pairs; return the annotators' headers."""
     settings = prepare_workspace(workspace, None, [], ["worker.threads=1"])
     Database.open(workspace).close()
     studio = Studio(workspace, settings)
@@ -103,7 +103,7 @@ def prepare(workspace: Path, *, annotators: int, pairs: int, stage: str) -> list
 
 
 def add_pairs(db: Database, count: int) -> None:
-    """More pairs for the first iteration, of the texts that the demo ships."""
+    """Add pairs to the first iteration, made from the demo's shipped texts."""
     of_first = "SELECT * FROM comparisons WHERE iteration = 1 ORDER BY position, id"
     known = lookup.select(db, Comparison, of_first)
     texts = lookup.by_keys(db, Completion, [c.first for c in known])
@@ -131,11 +131,11 @@ def add_pairs(db: Database, count: int) -> None:
 
 
 def wait_for_stage(workspace: Path, stage: str, server: subprocess.Popen[bytes]) -> Path:
-    """The run directory of the stage once it reports that it trains."""
+    """Wait until the stage reports that it trains; return its run directory."""
     deadline = time.monotonic() + 600
     while time.monotonic() < deadline:
         if server.poll() is not None:
-            raise RuntimeError("the server ended by itself")
+            raise RuntimeError("the server exited")
         for directory in sorted((workspace / "runs").iterdir()):
             job, events = directory / "job.json", directory / "events.jsonl"
             of_stage = job.exists() and json.loads(job.read_text())["stage"] == stage
@@ -148,7 +148,7 @@ def wait_for_stage(workspace: Path, stage: str, server: subprocess.Popen[bytes])
 def measure(
     workspace: Path, *, annotators: int, seconds: float, pace: float, burners: int, stage: str
 ) -> dict[str, Any]:
-    """One run; errors of the clients are counted."""
+    """Run once; count the clients' errors."""
     pairs = int(2 * annotators * (seconds / pace + 10))
     headers = prepare(workspace, annotators=annotators, pairs=pairs, stage=stage)
     port = free_port()
@@ -158,7 +158,7 @@ def measure(
     try:
         wait_until_up(port, server)
         directory = wait_for_stage(workspace, stage, server)
-        time.sleep(10)  # until the load is what it will be
+        time.sleep(10)  # until the load is steady
         used, events = cpu_seconds(server.pid), _lines(directory)
         load = os.getloadavg()[0]
         start = time.time()
@@ -189,7 +189,7 @@ def _lines(directory: Path) -> int:
 
 
 def _stop_worker(workspace: Path) -> None:
-    """End the workers of the workspace: they outlive the server."""
+    """Stop the workspace's workers, which outlive the server."""
     for pid in (workspace / "runs").glob("*/pid"):
         try:
             psutil.Process(int(pid.read_text())).kill()
@@ -221,7 +221,7 @@ def main() -> None:
     parser.add_argument("--annotators", type=int, default=100)
     parser.add_argument("--seconds", type=float, default=60)
     parser.add_argument("--pace", type=float, default=5, help="seconds between two judgments")
-    parser.add_argument("--burners", type=int, default=0, help="cores kept busy besides")
+    parser.add_argument("--burners", type=int, default=0, help="additional busy cores")
     parser.add_argument("--stage", choices=sorted(SETTINGS), default="policy")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="kitestring-beside-") as folder:

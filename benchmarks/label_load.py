@@ -2,9 +2,9 @@
 
     python -m benchmarks.label_load [--clients 32] [--seconds 20]
 
-Every client is a separate annotator with a bearer token, who asks for four pairs, judges them one by
-one, and asks again.  The server runs in a separate process.  Afterwards the stored judgments are
-compared with the acknowledged ones.  Prints one JSON object.
+Every client is a separate annotator with a bearer token that requests four pairs, judges them one
+by one, and requests more.  The server runs in a separate process.  Afterwards the stored judgments
+are compared with the acknowledged ones.  Prints one JSON object.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ TEXT = "A sentence of an ordinary answer, with **emphasis** and `code`. " * 6
 
 @dataclass
 class Tally:
-    """What one client observed; times in milliseconds."""
+    """One client's measurements; times in milliseconds."""
 
     judged: list[float] = field(default_factory=list)
     asked: list[float] = field(default_factory=list)
@@ -44,7 +44,7 @@ class Tally:
 
 
 class Client(threading.Thread):
-    """One annotator on one persistent connection, who judges as fast as possible until `until`."""
+    """One annotator on one persistent connection that judges as fast as possible until `until`."""
 
     def __init__(self, port: int, headers: dict[str, str], *, until: float) -> None:
         super().__init__()
@@ -65,7 +65,7 @@ class Client(threading.Thread):
             self.tally.errors.append(repr(problem))
 
     def ask(self, count: int, *, holding: Sequence[str] = ()) -> list[str]:
-        """Ids of further pairs; none, and without `holding` an error, when there are none."""
+        """Ids of more pairs; if there are none and `holding` is empty, an error is recorded."""
         also = f"&holding={','.join(holding)}" if holding else ""
         start = time.perf_counter()
         status, answer = self._send("GET", f"/label/api/next?n={count}{also}")
@@ -91,8 +91,8 @@ class Client(threading.Thread):
         try:
             return self._exchange(method, path, raw)
         except (ConnectionError, http.client.RemoteDisconnected):
-            # The server closes a connection after 5 idle seconds; a browser opens another.  Sending
-            # again is safe, because a judgment carries its id.
+            # The server closes a connection after 5 idle seconds, and a browser opens another one.
+            # Resending is safe, because a judgment has an id.
             self._connection.close()
             return self._exchange(method, path, raw)
 
@@ -113,10 +113,10 @@ def prepare(workspace: Path, clients: int, pairs: int) -> list[dict[str, str]]:
 
 
 def serve(workspace: Path, port: int) -> None:
-    """The server's process."""
-    import uvicorn  # noqa: PLC0415  (the measuring process does without)
+    """Run the server; the entry point of its process."""
+    import uvicorn  # noqa: PLC0415  (the measuring process does not need it)
 
-    # uvicorn raises the signal again after its own shutdown; the workspace is to be closed first
+    # uvicorn raises the signal again after its own shutdown; the workspace must be closed first.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     with Database.open(workspace) as db:
         uvicorn.run(make_app(db), host="127.0.0.1", port=port, log_level="warning")
@@ -126,7 +126,7 @@ def wait_until_up(port: int, process: subprocess.Popen[bytes]) -> None:
     """Return when the server answers."""
     for _ in range(600):
         if process.poll() is not None:
-            raise RuntimeError("the server ended by itself")
+            raise RuntimeError("the server exited")
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
         try:
             connection.request("GET", "/healthz")
@@ -140,7 +140,7 @@ def wait_until_up(port: int, process: subprocess.Popen[bytes]) -> None:
 
 
 def measure(workspace: Path, *, clients: int, seconds: float, pairs: int) -> dict[str, Any]:
-    """One run; errors of the clients are counted."""
+    """Run once; count the clients' errors."""
     headers = prepare(workspace, clients, pairs)
     port = free_port()
     command = [sys.executable, "-m", "benchmarks.label_load", "--serve", str(workspace)]
@@ -163,7 +163,7 @@ def measure(workspace: Path, *, clients: int, seconds: float, pairs: int) -> dic
 
 
 def cpu_seconds(pid: int) -> float:
-    """User and system time of the server so far, which other processes disturb least."""
+    """User and system time of the server so far, which depends little on other processes."""
     times = psutil.Process(pid).cpu_times()
     return times.user + times.system
 

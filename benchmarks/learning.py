@@ -2,12 +2,12 @@
 
     python -m benchmarks.learning [--workspace DIR] [--seeds 0 1 2 3 4] [--updates 150] [--kl-weights 0.1 0]
 
-Repeats the newest PPO run of a workspace with ``launch.py sweep``, each seed at each β; without
-a workspace, makes one by ``launch.py simulate`` (one iteration of 400 judgments).  Runs that are
-done are not made again.  Prints a Markdown table; the exit status is 1 when an expectation fails:
+Repeats the newest PPO run of a workspace with ``launch.py sweep``, each seed at each β.  Without a
+workspace, it creates one with ``launch.py simulate`` (one iteration of 400 judgments).  Finished
+runs are not repeated.  Prints a Markdown table; the exit status is 1 if an expectation fails:
 
 * at the first β, the reward model's score rises by at least one standard deviation of the SFT
-  policy's scores, at a KL below 10 nats, in four seeds of five;
+  policy's scores, at a KL below 10 nats, in four of five seeds;
 * at β = 0 the score rises further and the KL is at least three times as large.
 """
 
@@ -22,11 +22,11 @@ from typing import Any
 from benchmarks.common import CACHE, exit_status, launch_json, markdown
 
 SETTINGS = ("ppo.lr=1e-4", "ppo.epochs=4", "ppo.target_kl=0.1", "worker.nice=0")
-"""The demo's own settings move more carefully: for a loop that people watch, not a measurement."""
+"""Larger steps than in the demo's settings, which are for a loop that people watch."""
 
 
 def seed_runs(args: argparse.Namespace, seed: int) -> list[dict[str, Any]]:
-    """What the sweep of one seed says of each β."""
+    """The results of one seed's sweep for each β."""
     weights = ",".join(f"{weight:g}" for weight in args.kl_weights)
     found = launch_json(
         "sweep",

@@ -1,10 +1,11 @@
-"""Mutation check: change one operator, number or condition of a central module, and see whether its tests fail.
+"""Mutation testing: changes one operator, number or condition of a central module and runs its
+tests.
 
     python -m benchmarks mutants [--each 30] [--seed 0] [--only storage/engine/journal.py] [--out mutants.json]
 
-cosmic-ray makes the mutants; a sample of them, one a place in the source, is run in a copy of the checkout. A mutant is *caught* when a
-test fails or takes longer than the limit. Those that survive are printed with the line they change: a missing test, or a change that
-makes no difference.
+cosmic-ray generates the mutants; a sample of them, one per source line if possible, runs in a copy
+of the checkout.  A mutant is *caught* if a test fails or exceeds the time limit.  Survivors are
+printed with the line they change: a test is missing, or the change is equivalent.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ MODULES = {
     ],
     "labeler/security/access.py": [f"{T}/labeler/security/test_access.py", f"{T}/labeler/security/test_access_files.py"],
 }  # fmt: skip
-"""The central modules, and the tests that should notice a change of each."""
+"""The central modules, and the tests that should detect a change in each."""
 
 PRELOADED = ("torch", "transformers", "duckdb", "pandas", "gradio", "fastapi", "pytest", "httpx")
 SKIPPED = ("RemoveDecorator", "NoOp", "VariableInserter", "VariableReplacer")
@@ -59,7 +60,7 @@ SKIPPED = ("RemoveDecorator", "NoOp", "VariableInserter", "VariableReplacer")
 
 @dataclass(frozen=True)
 class Mutant:
-    """One changed line: where, by which operator, what it was and what it becomes."""
+    """One changed line: its location, the operator, the old and the new text."""
 
     module: str
     operator: str
@@ -71,7 +72,7 @@ class Mutant:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What the tests of a mutant's module did; `seconds` of wall time."""
+    """The result of a mutant's tests; `seconds` is wall-clock time."""
 
     module: str
     operator: str
@@ -96,7 +97,7 @@ def places(code: str) -> dict[int, list[tuple[str, int]]]:
 
 
 def sample(module: str, count: int, seed: int) -> list[Mutant]:
-    """At most `count` mutants that change what Python executes, of different lines while there are any."""
+    """At most `count` mutants that change the executed code, on different lines if possible."""
     chance, code = random.Random(f"{module} {seed}"), (ROOT / module).read_text()
     original, by_line = _executed(code), places(code)
     for operators in by_line.values():
@@ -117,9 +118,9 @@ def sample(module: str, count: int, seed: int) -> list[Mutant]:
 
 
 def _executed(code: str) -> str:
-    """The syntax tree without what no test can notice in a correct program.
+    """The syntax tree without code that has no effect in a correct program.
 
-    Annotations, docstrings, the options of dataclasses, and `strict` where zip checks lengths again.
+    Drops annotations, docstrings, dataclass options, and `strict` where zip checks lengths again.
     """
     tree = ast.parse(code)
     for node in ast.walk(tree):
@@ -127,7 +128,7 @@ def _executed(code: str) -> str:
             node.annotation = None
         elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             node.returns = None
-            arguments = node.args  # how they may be passed makes no difference to callers
+            arguments = node.args  # callers pass valid arguments, whatever kinds are allowed
             arguments.args = arguments.posonlyargs + arguments.args + arguments.kwonlyargs
             arguments.defaults += [default for default in arguments.kw_defaults if default]
             arguments.posonlyargs, arguments.kwonlyargs, arguments.kw_defaults = [], [], []
@@ -151,12 +152,12 @@ def _described(module: str, operator: str, code: str, changed: str) -> Mutant:
 
 
 def fails(checkout: Path, tests: list[str], limit: float) -> bool:
-    """Whether the tests fail in a process forked from this one, which has the libraries loaded."""
+    """Whether the tests fail in a process forked from this one, which has loaded the libraries."""
     child = os.fork()
     if child == 0:
         try:
             os._exit(_run_tests(checkout, tests))
-        finally:  # nothing of the parent's is cleaned up here
+        finally:  # skip the parent's cleanup
             traceback.print_exc()
             os._exit(70)
     deadline = time.monotonic() + limit
@@ -171,7 +172,7 @@ def fails(checkout: Path, tests: list[str], limit: float) -> bool:
 
 
 def _run_tests(checkout: Path, tests: list[str]) -> int:
-    """pytest's exit status for these tests, on the copy's modules."""
+    """pytest's exit status for these tests, with the modules of the copy."""
     os.setpgid(0, 0)
     os.chdir(checkout)
     sys.path[:] = [str(checkout), *(p for p in sys.path if p not in ("", str(ROOT)))]
@@ -187,7 +188,7 @@ def _run_tests(checkout: Path, tests: list[str]) -> int:
 
 
 def copy_checkout(folder: Path) -> Path:
-    """The tracked files as they are now, without version control."""
+    """Copy the tracked files in their current state, without the repository."""
     names = subprocess.run(
         ["git", "ls-files", "-z"], cwd=ROOT, check=True, capture_output=True, text=True
     ).stdout
@@ -199,7 +200,7 @@ def copy_checkout(folder: Path) -> Path:
 
 
 def check(module: str, checkout: Path, *, each: int, seed: int) -> Iterator[Outcome]:
-    """Run a sample of one module's mutants; RuntimeError when its tests fail unchanged."""
+    """Run a sample of one module's mutants; RuntimeError if its tests fail without a mutation."""
     tests, path = MODULES[module], checkout / module
     whole = path.read_text()
     begun = time.monotonic()
@@ -221,9 +222,9 @@ def check(module: str, checkout: Path, *, each: int, seed: int) -> Iterator[Outc
 
 
 def main() -> int:
-    """Print a table of mutants made and caught by module, then the survivors."""
+    """Print a table of generated and caught mutants by module, then the survivors."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--each", type=int, default=30, help="mutants of each module")
+    parser.add_argument("--each", type=int, default=30, help="mutants per module")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", nargs="+", choices=list(MODULES), default=list(MODULES))
     parser.add_argument("--out", type=Path, help="write every outcome to this JSON file")

@@ -5,10 +5,11 @@
 
 The file is data/testset-v1.json of github.com/WeOpenML/PandaLM (Apache-2.0, 999 pairs, three
 annotators; its README publishes Cohen's kappa .85, .88 and .86).  `--judgments` also writes the
-rows for `launch.py import --judgments`.  `--train` trains a reward model on the judgments from the
-embedded model: it shows that human data goes through, and at two million parameters little more.
-`--compare` does nothing but train reward models with annotators learned, with votes pooled, and on
-majorities (`benchmarks/pandalm_compare.py`), one JSON file per seed; seeds that have one are not run again.
+rows for `launch.py import --judgments`.  `--train` trains a reward model on the judgments, starting
+from the embedded model, to check that the pipeline accepts human data; at two million parameters it
+shows little more.  `--compare` only trains reward models with learned annotators, with pooled
+votes, and on majority votes (`benchmarks/pandalm_compare.py`).  It writes one JSON file per seed
+and skips seeds that have one.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ from storage.tables import iterations, models, prompts
 CONTEXT = 512
 OUTCOMES = {0: "tie", 1: "a", 2: "b"}
 ANNOTATORS = ("annotator1", "annotator2", "annotator3")
-# Not `seq`: where a line stands in one journal.
+# Without `seq`, the position in one journal.
 _JUDGMENTS = """
     SELECT j.* EXCLUDE (annotator, seq), a.name FROM judgments AS j
     JOIN annotators AS a ON a.id = j.annotator ORDER BY j.id
@@ -64,7 +65,7 @@ def judgments(testset: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
 
 
 def measure(rows: Path, folder: Path) -> dict[str, Any]:
-    """Import, the agreement that `status` reports, and whether an export comes back the same."""
+    """Import the rows; report the agreement, and whether an export can be reimported unchanged."""
     with Database.open(folder / "one") as db:
         report = imports.import_judgments(db, rows)
         again = imports.import_judgments(db, rows)
@@ -89,8 +90,8 @@ def measure(rows: Path, folder: Path) -> dict[str, Any]:
 
 
 def train(rows: Path, folder: Path) -> dict[str, Any]:
-    """What the reward stage reports; pairs beyond the embedded model's context stay out."""
-    # Long texts and many judgments: one pass over them, on every core.
+    """The reward stage's summary; pairs beyond the embedded model's context are left out."""
+    # One epoch on all cores, because texts are long and judgments are many.
     chosen = {"labeling.labels": "8", "reward.epochs": "1", "worker.threads": "0"}
     config = Config.load([CONFIGS / "demo.toml"], chosen)
     chat = ChatTokenizer.load(str(MODEL_DIR))
@@ -129,12 +130,12 @@ def main() -> None:
     parser.add_argument("testset", type=Path, help="PandaLM's testset-v1.json")
     parser.add_argument("--judgments", type=Path, help="keep the rows for an import here (JSONL)")
     parser.add_argument("--train", action="store_true", help="train a reward model on them")
-    parser.add_argument("--compare", action="store_true", help="joint against majority and pooled")
+    parser.add_argument("--compare", action="store_true", help="compare joint, pooled and majority")
     parser.add_argument("--seeds", type=int, nargs="+", default=list(range(10)))
-    parser.add_argument("--max-tokens", type=int, default=128, help="longest text compared on")
+    parser.add_argument("--max-tokens", type=int, default=128, help="longest text to compare")
     parser.add_argument("--set", nargs="+", default=["epochs=1"], help="settings of [reward]")
     parser.add_argument("--folder", type=Path, default=CACHE / "pandalm")
-    parser.add_argument("--report", action="store_true", help="only print what was compared")
+    parser.add_argument("--report", action="store_true", help="only print stored results")
     arguments = parser.parse_args()
     testset = json.loads(arguments.testset.read_text(encoding="utf-8"))
     if arguments.compare or arguments.report:

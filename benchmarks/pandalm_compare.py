@@ -1,10 +1,12 @@
-"""Reward models of PandaLM's judgments: annotators learned, votes pooled, or their majority.
+"""Reward models trained on PandaLM's judgments: learned annotators, pooled votes, or majority
+votes.
 
-Every arm learns from three judgments of each pair, so all take the same steps: the three votes with
-a slope and a leaning for each annotator (joint), the votes alone (pooled), or the majority's
-verdict three times (majority).  Prompts are parted into ten; seed k holds out part k mod 10 and
-every tenth seed parts them anew, so the first ten measure every judgment once.  Measured are
-accuracy and the log-loss of first, second and tie, against single votes and against majorities.
+Every arm learns from three judgments per pair, so all arms take the same number of steps: the three
+votes with a slope and a side bias for each annotator (joint), the votes without them (pooled), or
+the majority vote three times (majority).  Prompts are divided into ten parts.  Seed k holds out
+part k mod 10, and every tenth seed divides them again, so the first ten seeds measure every
+judgment once.  The measures are accuracy and the log-loss of first, second and tie, on single votes
+and on majorities.
 """
 
 from __future__ import annotations
@@ -40,7 +42,7 @@ _CODES = {"a": FIRST, "b": SECOND, "tie": TIE}
 
 @dataclass(frozen=True, kw_only=True)
 class Votes:
-    """The votes on pairs that fit, three a pair in a row; how many pairs do not, and why."""
+    """The votes on pairs that fit, three in a row per pair; the numbers of pairs that do not."""
 
     votes: Sequence[JudgedPair]
     beyond_context: int
@@ -50,7 +52,7 @@ class Votes:
     def of_rows(
         cls, rows: Iterator[Mapping[str, Any]], chat: ChatTokenizer, *, context: int, limit: int
     ) -> Votes:
-        """From rows for an import; pairs with a longer text than `limit` tokens are left out."""
+        """Read rows for an import; leave out pairs with a text of more than `limit` tokens."""
         votes: list[JudgedPair] = []
         left_out = Counter[bool]()
         for row in rows:
@@ -78,7 +80,7 @@ class Votes:
 
 
 def majorities(votes: Sequence[JudgedPair]) -> list[JudgedPair]:
-    """Each vote with what most of its pair's say; where no two of them agree that is a tie."""
+    """Each vote replaced by its pair's majority vote; if no two votes agree, that is a tie."""
     said: dict[str, Counter[int]] = {}
     for vote in votes:
         said.setdefault(vote.first, Counter())[vote.outcome] += 1
@@ -90,8 +92,10 @@ def majorities(votes: Sequence[JudgedPair]) -> list[JudgedPair]:
     ]
 
 
-def parted(votes: Sequence[JudgedPair], seed: int) -> tuple[list[JudgedPair], list[JudgedPair]]:
-    """What is learned from and what is held out, with no prompt in both."""
+def split_votes(
+    votes: Sequence[JudgedPair], seed: int
+) -> tuple[list[JudgedPair], list[JudgedPair]]:
+    """Training and held-out votes, with no prompt in both."""
     prompts = {vote.prompt for vote in votes}
     order = sorted(prompts, key=lambda prompt: digest("part", str(seed // PARTS), prompt))
     held_out = set(order[seed % PARTS :: PARTS])
@@ -109,7 +113,7 @@ def run_arm(
     chat: ChatTokenizer,
 ) -> dict[str, Any]:
     """Train on nine parts as the reward stage does, and measure on the tenth."""
-    rest, held_out = parted(votes, seed)
+    rest, held_out = split_votes(votes, seed)
     judged = majorities(rest) if arm is MAJORITY else rest
     fitted = Fitted.to(judged, chat, replace(config, **arm.settings), seed=seed)
     network, known = fitted.model.network, fitted.model.network.annotators
@@ -138,7 +142,7 @@ def run_arm(
 def compare(
     rows: Iterator[Mapping[str, Any]], args: argparse.Namespace, config: RewardConfig, context: int
 ) -> None:
-    """Make what is missing, seed by seed, and print it as Markdown."""
+    """Run the missing seeds and print the results as Markdown."""
     quietly()
     chat = ChatTokenizer.load(str(MODEL_DIR))
     found = Votes.of_rows(rows, chat, context=context, limit=args.max_tokens)
@@ -159,8 +163,8 @@ def compare(
     pairs = len(found.votes) // 3
     print(
         f"{pairs} pairs with three votes each on {len({v.prompt for v in found.votes})} prompts; left "
-        f"out: {found.beyond_context} with a text beyond the context of {context} tokens, "
-        f"{found.beyond_limit} more beyond --max-tokens {args.max_tokens}.\n"
+        f"out: {found.beyond_context} with a text over the context of {context} tokens, "
+        f"{found.beyond_limit} more over --max-tokens {args.max_tokens}.\n"
     )
     report({each["seed"]: each["arms"] for each in held})
 
@@ -184,5 +188,5 @@ def report(found: Mapping[int, Mapping[str, Mapping[str, Any]]]) -> None:
             differences = [paired(values(ours, name), values(theirs, name)) for name in FIGURES]
             cells = [Estimate.of(each).text(4, signed=True) for each in differences]
             gains.append((f"{ours.name} − {theirs.name}", *cells))
-    print(markdown(("arm", "seeds", *names, "CPU seconds a training"), rows))
+    print(markdown(("arm", "seeds", *names, "CPU seconds per training"), rows))
     print(f"\n{markdown(('paired difference', *names), gains)}")

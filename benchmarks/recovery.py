@@ -3,15 +3,17 @@
     python -m benchmarks.recovery [--seeds 40] [--annotators 20] [--each 200] [--items 40]
 
 A seed draws rewards of items (sd 1.2), θ (uniform in .1 to .9), slopes and side biases of the
-annotators (their priors) and judgments by Rao and Kupper's model.  Rewards, θ, slopes and biases
-are then fitted together to the judgments alone, and intervals of two standard errors are counted
-that hold the truth: those of slopes and biases are the ones that the reward model's summary
-reports, θ's is from the whole problem's curvature.  Doubling all rewards and halving all slopes
-changes no judgment, so slopes are compared on the scale that the prior prefers.
+annotators (from their priors) and judgments from Rao and Kupper's model.  Rewards, θ, slopes and
+biases are then fitted jointly to the judgments.  The benchmark counts how many intervals of two
+standard errors contain the true value.  The intervals of slopes and biases are those in the reward
+model's summary; θ's is from the curvature of the joint problem.  Doubling all rewards and halving
+all slopes does not change the likelihood, so slopes are compared on the scale that the prior
+prefers.
 
-Then the same with outliers: of 20 annotators five are inverted, spam, or press one side.  Prints a
-Markdown table; the exit status is 1 unless at least 90% of the intervals hold the truth, the
-inverted come out below 0, and the bad are told from the careful with an AUC of .95 or more.
+A second run has outliers: of 20 annotators five are inverted, random, or press one side.  Prints
+Markdown tables.  The exit status is 1 unless at least 90% of the intervals contain the true value,
+the slopes of inverted annotators are below 0, and the AUC of bad against careful annotators is at
+least .95.
 """
 
 from __future__ import annotations
@@ -43,7 +45,7 @@ F64 = torch.float64
 
 @dataclass(frozen=True, kw_only=True)
 class World:
-    """What a seed draws: rewards (I,), θ, slopes and biases (W,), and judgments on pairs of items."""
+    """The draws of a seed: rewards (I,), θ, slopes and biases (W,), and judgments of pairs."""
 
     rewards: Tensor
     theta: float
@@ -56,7 +58,7 @@ class World:
 
 @dataclass(frozen=True, kw_only=True)
 class Fit:
-    """What was found, and θ's standard error."""
+    """The estimates, with θ's standard error."""
 
     rewards: Tensor
     theta: float
@@ -74,7 +76,7 @@ def simulate(
     second = (first + coin.integers(1, items, size=count)) % items
     who, side = np.repeat(np.arange(len(slopes)), each), coin.choice([-1.0, 1.0], count)
     d = rewards[first] - rewards[second]
-    # As on the screen: the left one's advantage, and the leaning to the left.
+    # The advantage of the left response, with the bias to the left.
     left = slopes[who] * d * side + biases[who]
     p_left, p_right = (1 / (1 + np.exp(theta - z)) for z in (left, -left))
     toss = coin.random(count)
@@ -96,10 +98,10 @@ def simulate(
 
 
 def fit(world: World, likelihood: Likelihood, *, annotators: bool = True) -> Fit:
-    """Rewards of the items, θ and the annotators at the most probable values, all at once.
+    """The joint MAP estimates of the items' rewards, θ and the annotators.
 
-    Without `annotators` everybody has slope 1 and no leaning, and what is left is the maximum
-    likelihood of the rewards.
+    Without `annotators` all slopes are 1 and all biases 0, which leaves the maximum-likelihood
+    estimate of the rewards and θ.
     """
     items, people = len(world.rewards), len(world.slopes)
     judged = world.judged
@@ -132,7 +134,7 @@ def fit(world: World, likelihood: Likelihood, *, annotators: bool = True) -> Fit
     rewards = found[:items] - found[:items].mean()
     theta = softplus(found[items])
     hessian = torch.autograd.functional.hessian(cost, found)
-    # The level of the rewards is free: the pseudo-inverse leaves that direction out.
+    # The level of the rewards is not identified; the pseudo-inverse leaves that direction out.
     raw_sd = torch.linalg.pinv(hessian, hermitian=True)[items, items].sqrt()
     d = rewards[world.first] - rewards[world.second]
     known = AnnotatorJudgments(**(vars(judged) | {"d": d}))
@@ -151,7 +153,7 @@ def comparable(slopes: Tensor) -> Tensor:
 
 
 def recovery(seeds: int, people: int, each: int, items: int) -> dict[str, float]:
-    """Shares of two-standard-error intervals that hold the truth."""
+    """Shares of two-standard-error intervals that contain the true value."""
     held: dict[str, list[bool]] = {"θ": [], "slope": [], "side bias": []}
     for seed in range(seeds):
         coin = np.random.default_rng([seed, 7])
@@ -170,7 +172,7 @@ BAD = {"inverted": (-1.0, 0.0), "spam": (0.0, 0.0), "left": (0.3, 1.5), "right":
 
 
 def outliers(seeds: int, people: int, each: int, items: int) -> dict[str, float]:
-    """How the bad come out who make up a quarter: signs, ranking by weight, and how well told apart."""
+    """Estimates of bad annotators, a quarter of all: signs, ranking by weight, and AUC."""
     signs: dict[str, list[bool]] = {
         "inverted below 0": [],
         "spam within .5 of 0": [],
@@ -194,7 +196,7 @@ def outliers(seeds: int, people: int, each: int, items: int) -> dict[str, float]
             else:
                 most = bias if kind == "left" else -bias
                 signs["side found"].append(bool(most.argsort(descending=True)[0] == n))
-        # Told apart by how much a judgment teaches in the direction it was given.
+        # The ranking uses the weight of a judgment, with the sign of the slope.
         ties = TieValues(theta=world.theta)
         merit = (
             annotator_weights(fitted, Likelihood(tie_model="rao_kupper", both_bad="tie"), ties)
@@ -208,7 +210,7 @@ def outliers(seeds: int, people: int, each: int, items: int) -> dict[str, float]
 
 
 def main() -> int:
-    """Print both tables; 1 when an expectation fails."""
+    """Print both tables; return 1 if an expectation fails."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=40)
     parser.add_argument("--annotators", type=int, default=20)
@@ -223,7 +225,7 @@ def main() -> int:
         count = args.seeds * (1 if name == "θ" else args.annotators)
         margin = math.sqrt(share * (1 - share) / count)
         rows.append((name, count, f"{share:.3f} ± {margin:.3f}"))
-    print(markdown(("parameter", "intervals", "hold the truth"), rows))
+    print(markdown(("parameter", "intervals", "contain the true value"), rows))
     shares = ((name, f"{share:.3f}") for name, share in bad.items())
     print(f"\n{markdown(('outliers', ''), shares)}")
     wrong = min(held.values()) < 0.9 or bad["inverted below 0"] < 1 or bad["AUC"] < 0.95

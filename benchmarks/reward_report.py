@@ -2,10 +2,10 @@
 
     python -m benchmarks.reward_report [--trials 1000] [--seed 0]
 
-Learning curves are simulated by judgment: prompts differ in difficulty, models make mostly the same
-errors, and each model has a random deviation, in all and per prompt.  For the ceiling, two people
-judge items whose log-odds are normal, or items that are either clear or coin flips; two items per
-prompt.
+Learning curves are simulated judgment by judgment: prompts differ in difficulty, models make mostly
+the same errors, and each model has a random deviation, overall and per prompt.  For the ceiling,
+two people judge items whose log-odds are normal, or items that are either clear or coin flips, with
+two items per prompt.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ def curve(
 ) -> MeasuredJudgments:
     """A curve over `prompts` prompts of `each` judgments; 15% of the prompts are held out.
 
-    Accuracy rises by `slope` a doubling; models have luck of sd `luck`, and of .05 on each prompt.
+    Accuracy rises by `slope` per doubling of the labels.  Each model deviates randomly with sd
+    `luck`, and with sd .05 on each prompt.
     """
     prompt = np.repeat(np.arange(prompts), each)
     level = 0.62 + coin.normal(0, 0.1, prompts)[prompt]
@@ -60,7 +61,7 @@ def clear_or_coin(coin: np.random.Generator, items: int) -> np.ndarray:
 def ceilings(
     coin: np.random.Generator, draw: Callable[[np.random.Generator, int], np.ndarray], items: int
 ) -> tuple[float, float, float, float]:
-    """The interval of the ceiling, and that of its bounds whatever the items."""
+    """The interval of the ceiling, and the interval of its bounds, which hold for any items."""
     first = draw(coin, items)
     agreed = (coin.random(items) < first) == (coin.random(items) < first)
     found = noise_ceiling(win_rate(agreed.astype(float).tolist(), [n // 2 for n in range(items)]))
@@ -74,7 +75,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     asked = parser.parse_args()
     coin = np.random.default_rng(asked.seed)
-    print("slope of a learning curve, .03 a doubling: coverage, mean half-width")
+    print("slope of a learning curve, .03 per doubling: coverage, mean half-width")
     for prompts, each in ((60, 3), (300, 1)):
         for luck in (0.0, 0.02, 0.05):
             found = [
@@ -96,7 +97,7 @@ def main() -> None:
             bounds = np.mean([least <= truth <= most for _, _, least, most in found])
             print(f"  {draw.__name__}, {items} pairs: {held:.3f}  {bounds:.3f}")
     print(
-        f"(ceiling of the clear and coin flips {truths[clear_or_coin]}, read as {ceiling_of(0.7):.3f})"
+        f"(true ceiling of clear_or_coin {truths[clear_or_coin]}, estimate {ceiling_of(0.7):.3f})"
     )
 
 

@@ -24,9 +24,9 @@ def run_seeds(
 ) -> list[dict[str, Any]]:
     """`pipeline.simulation.trials.run_all`, or only the stored results.
 
-    Exits with a sentence before anything is run if a file has other conditions.
+    Exits with a message before any run if a file has other conditions.
     """
-    conditions = json.loads(json.dumps(conditions))  # as a file holds them: tuples are lists
+    conditions = json.loads(json.dumps(conditions))  # as in a file: tuples become lists
     there = [seed for seed in seeds if (folder / f"seed-{seed}.json").exists()]
     try:
         for seed in there:

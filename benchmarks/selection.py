@@ -1,22 +1,22 @@
-"""Do chosen pairs save labels?  Compares hybrid, BALD and random selection by the gold preference.
+"""Does active selection of pairs save labels?  Compares hybrid, BALD and random selection.
 
     python -m benchmarks.selection [--seeds 0 1 2] [--arms random hybrid bald] [--folder DIR] [--report]
 
-Eight answers to every prompt are sampled from the embedded model, once.  Each seed draws prompts, four
-of their answers and annotators, who label pairs in rounds.  After each round an ensemble is trained
-anew on all labels so far; the next round's pairs are shared out and chosen as the sampling stage
-does (`storage/allocation.py`, `pipeline/sampling/acquisition.py`).  Accuracy is that of the mean reward on held-out
-prompts, all pairs of four random answers, against the gold itself.  The first round, and the label
-that a pair gets, are the same in every arm of a seed.
+Eight answers to every prompt are sampled once from the embedded model.  Each seed draws prompts,
+four of their answers, and annotators who label pairs in rounds.  After each round an ensemble is
+trained from scratch on all labels so far.  The next round's pairs are allocated and chosen as in
+the sampling stage (`storage/allocation.py`, `pipeline/sampling/acquisition.py`).  Accuracy is the
+agreement of the mean reward with the gold preference on held-out prompts, over all pairs of four
+random answers.  The first round, and a pair's label, are the same in every arm of a seed.
 
-`--trunk frozen` fits the members' heads on the demo model's own states, by convex optimization and
-so without the noise of stochastic training: seconds per seed.  `--trunk trained` trains the model's
-weights with the heads: minutes.
+`--trunk frozen` fits the members' heads on the demo model's states by convex optimization, without
+the noise of stochastic training; it takes seconds per seed.  `--trunk trained` trains the model's
+weights with the heads; it takes minutes.
 
-One JSON a seed is written to the folder, and arms that are in it are not run again.
-`--report` only prints what they say: accuracy by labels, and the share of random's labels with
-which an arm reaches random's final accuracy, with a bootstrap interval over seeds.  The exit status
-is 1 where hybrid needs more than 85% of them (ten seeds or more).
+Writes one JSON file per seed to the folder; arms that are in it are not repeated.  `--report` only
+prints stored results: accuracy by labels, and the share of random's labels with which an arm
+reaches random's final accuracy, with a bootstrap interval over seeds.  The exit status is 1 if
+hybrid needs more than 85% of random's labels, over ten seeds or more.
 """
 
 from __future__ import annotations
@@ -76,19 +76,19 @@ ARMS: dict[str, tuple[Arm, float] | None] = {
 }
 MEMBERS, ANNOTATORS = 4, 8
 FEATURES, RIDGE = 200, 1.0
-"""Principal components that frozen heads read, and their penalty: RIDGE · |w|² / 2 over all labels."""
+"""Principal components of frozen heads, and their penalty: RIDGE · |w|² / 2 over all labels."""
 WANTED_RATIO, SEEDS_NEEDED = 0.85, 10
 
 
 @dataclass(frozen=True, kw_only=True)
 class FeaturedWorld(World):
-    """A world with what frozen heads read of its answers, (N, F)."""
+    """A world with the features (N, F) of its answers for frozen heads."""
 
     features: torch.Tensor
 
 
 def pool_features(pool: Pool, chat: ChatTokenizer) -> torch.Tensor:
-    """`features_of` all answers by the embedded model, made once."""
+    """`features_of` all answers with the embedded model, cached."""
     path = CACHE / f"features-{pool.digest}.pt"
     if path.exists():
         return torch.load(path, weights_only=True)
@@ -102,8 +102,8 @@ def pool_features(pool: Pool, chat: ChatTokenizer) -> torch.Tensor:
 def features_of(
     model: Any, asked: Sequence[Messages], texts: Sequence[str], chat: ChatTokenizer
 ) -> torch.Tensor:
-    """(N, FEATURES): principal components of a model's states, at the last token and on average
-    over the answer, of all layers; rows have a mean square length of 1."""
+    """(N, FEATURES) principal components of the states of all layers, at the last token and
+    averaged over the answer; rows have a mean squared norm of 1."""
     both = [chat.chat(messages, text) for messages, text in zip(asked, texts, strict=True)]
     rows: list[torch.Tensor] = [torch.empty(0)] * len(both)
     order = sorted(range(len(both)), key=lambda n: len(both[n].ids))
@@ -124,7 +124,7 @@ def features_of(
 
 @dataclass(frozen=True, kw_only=True)
 class Fitted:
-    """A trained ensemble: of answers by number, `rewards` (K, N) and what the heads read (N, F)."""
+    """A trained ensemble: `rewards` (K, N) and the heads' inputs `states` (N, F) of answers."""
 
     rewards: Callable[[Sequence[int]], torch.Tensor]
     states: Callable[[Sequence[int]], torch.Tensor]
@@ -132,7 +132,7 @@ class Fitted:
 
 
 def bootstrap(labels: Sequence[Label], seed: int) -> torch.Tensor:
-    """(N, K): how often each member's Poisson bootstrap sample has a label."""
+    """(N, K) counts of each label in each member's Poisson bootstrap sample."""
     generator = torch.Generator().manual_seed(seed)
     return torch.poisson(torch.ones(len(labels), MEMBERS), generator=generator)
 
@@ -141,7 +141,7 @@ def fit_heads(
     world: FeaturedWorld, labels: Sequence[Label], _: ChatTokenizer, number: int
 ) -> Fitted:
     """Linear heads on frozen features, with one tie threshold, at the optimum of their loss."""
-    del number  # nothing is left to chance but the bootstrap, which stays as labels come in
+    del number  # only the bootstrap is random, and it depends only on the label
     first, second = ([getattr(label, side) for label in labels] for side in ("first", "second"))
     features = world.features[first] - world.features[second]
     codes = torch.tensor([label.outcome for label in labels]).clamp_max(TIE)
@@ -172,7 +172,7 @@ def fit_heads(
 def fit_trunk(
     world: FeaturedWorld, labels: Sequence[Label], chat: ChatTokenizer, number: int
 ) -> Fitted:
-    """Whole models, MEMBERS of them, as the reward stage trains them."""
+    """MEMBERS whole models, trained as in the reward stage."""
     config = replace(CONFIG.reward, members=MEMBERS, annotators=False, early_stopping=False)
     pairs = [judged_pair(world, label, place, chat) for place, label in enumerate(labels)]
     model, _ = trained(
@@ -190,16 +190,16 @@ def fit_trunk(
 
 
 FITS = {"frozen": fit_heads, "trained": fit_trunk}
-"""How the ensemble is trained, by `--trunk`; nothing else here knows."""
+"""The function that trains the ensemble, by `--trunk`."""
 
 
 def accuracy(model: Fitted, world: World) -> float:
-    """Share of held-out pairs that the mean reward orders as the gold does."""
+    """Share of held-out pairs that the mean reward orders as gold does."""
     return world.accuracy(model.rewards(world.held_out_answers()).mean(0).numpy())
 
 
-class Asking:
-    """One arm of one seed: which pairs it has asked so far, and which it asks next."""
+class Selector:
+    """One arm of one seed: the pairs that it has labeled, and its choice of the next ones."""
 
     def __init__(self, world: World, chat: ChatTokenizer, prompts_per_pair: float) -> None:
         self._world = world
@@ -211,7 +211,7 @@ class Asking:
     def pairs(
         self, count: int, chosen: tuple[Arm, float] | None, model: Fitted | None, number: int
     ) -> list[tuple[int, int]]:
-        """The next `count` pairs; without a model all are random."""
+        """The next `count` pairs; without a model all of them are random."""
         plan = allocate_prompts(
             [str(n) for n in range(self._world.held_out)],
             pairs=count,
@@ -232,7 +232,7 @@ class Asking:
         return found
 
     def _random(self, row: Allocation, number: int) -> list[tuple[int, int]]:
-        """Pairs of a prompt in a drawn order, those not asked yet."""
+        """Unlabeled pairs of a prompt in random order."""
         coin = np.random.default_rng([self._world.seed, 2, number, int(row.prompt)])
         pairs = list(combinations(self._world.answers(int(row.prompt)), 2))
         drawn = [pairs[i] for i in coin.permutation(len(pairs))]
@@ -267,9 +267,9 @@ class Asking:
 def run_arm(
     world: FeaturedWorld, name: str, args: argparse.Namespace, chat: ChatTokenizer
 ) -> dict[str, Any]:
-    """Accuracy after each round, with the labels given so far."""
+    """Accuracy and number of labels after each round."""
     people = People(world, population(ANNOTATORS, bad=args.bad, seed=world.seed))
-    asking = Asking(world, chat, args.prompts_per_pair)
+    asking = Selector(world, chat, args.prompts_per_pair)
     labels: list[Label] = []
     curve: list[dict[str, float]] = []
     model: Fitted | None = None
@@ -288,8 +288,8 @@ def run_arm(
     }
 
 
-def held_seeds(args: argparse.Namespace) -> list[dict[str, Any]]:
-    """What each seed holds: what is missing is made, unless only a report is asked for."""
+def seed_results(args: argparse.Namespace) -> list[dict[str, Any]]:
+    """The results of each seed; missing ones are computed, unless --report is set."""
     names = ("trunk", "rounds", "labels", "bad", "prompts", "prompts_per_pair")
     conditions = {name: getattr(args, name) for name in names} | {"members": MEMBERS}
     quietly()
@@ -317,10 +317,9 @@ def held_seeds(args: argparse.Namespace) -> list[dict[str, Any]]:
 
 
 def label_ratio(labels: np.ndarray, ours: np.ndarray, theirs: np.ndarray) -> float:
-    """The share of all labels with which `ours` first reaches the end of `theirs`.
+    """The share of all labels with which `ours` first reaches the final value of `theirs`.
 
-    Curves are (rounds,) accuracies; between rounds they are straight, and what never reaches it is
-    infinite.
+    Curves are (rounds,) accuracies, linear between rounds.  Infinity if `ours` never reaches it.
     """
     goal = theirs[-1]
     for n in range(len(labels)):
@@ -333,7 +332,7 @@ def label_ratio(labels: np.ndarray, ours: np.ndarray, theirs: np.ndarray) -> flo
 
 
 def report(args: argparse.Namespace, held: Sequence[dict[str, Any]]) -> int:
-    """Print a Markdown table; 1 where the expectation fails."""
+    """Print a Markdown table; return 1 if the expectation fails."""
     found: dict[str, dict[int, np.ndarray]] = {arm: {} for arm in args.arms}
     labels = np.array([args.labels * (n + 1) for n in range(args.rounds)])
     for arm in args.arms:
@@ -375,8 +374,8 @@ def main() -> int:
     )
     parser.add_argument("--folder", type=Path, default=CACHE / "selection")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--labels", type=int, default=80, help="labels a round")
-    parser.add_argument("--prompts", type=int, default=740, help="prompts that pairs are asked on")
+    parser.add_argument("--labels", type=int, default=80, help="labels per round")
+    parser.add_argument("--prompts", type=int, default=740, help="prompts with labeled pairs")
     parser.add_argument("--trunk", choices=list(FITS), default="frozen", help="what is trained")
     parser.add_argument("--bad", type=float, default=0.0, help="share of bad annotators")
     parser.add_argument(
@@ -385,14 +384,14 @@ def main() -> int:
         default=CONFIG.sampling.selection_prompts,
         help="sampling.selection_prompts",
     )
-    parser.add_argument("--report", action="store_true", help="only print what there is")
+    parser.add_argument("--report", action="store_true", help="only print stored results")
     parser.add_argument(
-        "--pool", type=int, help="sample answers to so many prompts of each role; all by default"
+        "--pool", type=int, help="number of prompts of each role to sample answers to; default: all"
     )
     args = parser.parse_args()
     if "random" not in args.arms:
-        parser.error("--arms must have random, which the others are measured against")
-    return report(args, held_seeds(args))
+        parser.error("--arms must include random, the baseline of the others")
+    return report(args, seed_results(args))
 
 
 if __name__ == "__main__":

@@ -1,11 +1,11 @@
-"""Time to choose among 10,000 candidate pairs on one core, without the forward passes.
+"""Times the choice among 10,000 candidate pairs on one core, without the forward passes.
 
     python -m benchmarks.selection_speed [--prompts 1667] [--rounds 5] [--words 150]
 
 Uses artificial answers, four per prompt, with the rewards of four members and features of the demo's
-width, and chooses one pair for every second prompt.  Measures, for each acquisition, the CPU time of
-making candidates, scoring, choosing and the near-duplicate check: the best of the rounds.  Prints a
-Markdown table; the exit status is 1 if an acquisition takes a second or more.
+width, and chooses one pair for every second prompt.  For each acquisition it measures the CPU time
+of building candidates, scoring, choosing and the near-duplicate check, and reports the best round.
+Prints a Markdown table; the exit status is 1 if an acquisition takes a second or more.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ LIMIT = 1.0
 
 
 def texts(count: int, words: int) -> list[str]:
-    """Answers of so many common words, of which every twentieth is the one before it again."""
+    """Answers of `words` common words; every twentieth answer repeats the previous one."""
     coin = np.random.default_rng(0)
     vocabulary = np.array(["water", "add", "the", "a", "salt", "to", "and", "boil", "it", "for"])
     made: list[str] = []
@@ -48,7 +48,7 @@ def texts(count: int, words: int) -> list[str]:
 
 def once(name: str, prompts: int, rewards: torch.Tensor, states: torch.Tensor, said: list[str],
          chat: ChatTokenizer) -> tuple[float, int, int]:  # fmt: skip
-    """Seconds of CPU time, candidate pairs and chosen pairs of one choice."""
+    """CPU seconds, number of candidate pairs and number of chosen pairs of one choice."""
     started = time.process_time()
     first, second = pairs_within([n // ANSWERS for n in range(prompts * ANSWERS)])
     features = None
@@ -75,8 +75,8 @@ def main() -> int:
     )
     parser.add_argument("--prompts", type=int, default=1667)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--words", type=int, default=150, help="words of an answer")
-    parser.add_argument("--width", type=int, default=WIDTH, help="features of an answer")
+    parser.add_argument("--words", type=int, default=150, help="words per answer")
+    parser.add_argument("--width", type=int, default=WIDTH, help="features per answer")
     args = parser.parse_args()
     torch.set_num_threads(1)
     generator = torch.Generator().manual_seed(0)

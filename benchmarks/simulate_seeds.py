@@ -2,13 +2,13 @@
 
     python -m benchmarks.simulate_seeds [--seeds 0 1 2] [--iterations 2] [--labels 400] [--json FILE] [--arms gold]
 
-Runs ``launch.py simulate`` in new workspaces: each seed with the built-in gold preference, then, on
-the first seed, with shuffled labels and with labels by "longest wins".  The built-in gold measures
-all of them.  Prints a Markdown table; the exit status is 1 if an expectation fails:
+Runs ``launch.py simulate`` in new workspaces: each seed with the built-in gold preference, then the
+first seed with shuffled labels and with labels by "longest wins".  The built-in gold preference
+measures all of them.  Prints a Markdown table; the exit status is 1 if an expectation fails:
 
-* the last iteration's win rate against SFT is at least .65 with its interval above .5;
-* the interval of the shuffled control covers .5;
-* "longest wins" ends below every seed of the gold.
+* the last iteration's win rate against SFT is at least .65, with its interval above .5;
+* the interval of the shuffled control contains .5;
+* the win rate of "longest wins" is below that of every seed with gold labels.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ ARMS = ("gold", "shuffled", "longest")
 
 @dataclass(frozen=True, kw_only=True)
 class Arm:
-    """One run of `simulate`: what judges, on which seed."""
+    """One run of `simulate`: its judge and its seed."""
 
     name: str
     seed: int
@@ -38,7 +38,7 @@ class Arm:
 
 
 def arms(seeds: list[int]) -> list[Arm]:
-    """Every seed with the gold, then the controls on the first seed."""
+    """Every seed with gold labels, then the controls on the first seed."""
     return [
         *(Arm(name="gold", seed=seed) for seed in seeds),
         Arm(name="shuffled", seed=seeds[0], options=("--shuffle-labels",)),
@@ -51,7 +51,7 @@ def arms(seeds: list[int]) -> list[Arm]:
 
 
 def run(arm: Arm, args: argparse.Namespace) -> dict[str, Any]:
-    """The report of one run in a workspace of its own, with its wall-clock seconds."""
+    """The report of one run in its own workspace, with its wall-clock seconds."""
     with tempfile.TemporaryDirectory(prefix="kitestring-simulate-") as workspace:
         started = time.monotonic()
         report = launch_json(
@@ -70,7 +70,7 @@ def run(arm: Arm, args: argparse.Namespace) -> dict[str, Any]:
 
 
 def failures(reports: list[dict[str, Any]]) -> list[str]:
-    """The expectations that the reports do not meet, as sentences."""
+    """A sentence for each expectation that the reports do not meet."""
     last = [(r, r["iterations"][-1]["yardsticks"][YARDSTICK]) for r in reports]
     gold = [rate for report, rate in last if report["arm"] == "gold"]
     found = [
@@ -80,7 +80,7 @@ def failures(reports: list[dict[str, Any]]) -> list[str]:
     ]
     for report, rate in last:
         if report["arm"] == "shuffled" and not rate["low"] <= 0.5 <= rate["high"]:
-            found.append(f"shuffled labels: [{rate['low']:.3f}, {rate['high']:.3f}] misses .5")
+            found.append(f"shuffled labels: [{rate['low']:.3f}, {rate['high']:.3f}] excludes .5")
         reached = [g["win_rate"] for g in gold]
         if report["arm"] == "longest" and reached and rate["win_rate"] >= min(reached):
             found.append(f"longest wins reaches {rate['win_rate']:.3f}")
@@ -113,7 +113,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Simulated iterations over seeds, with controls.")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument(
-        "--arms", nargs="+", choices=ARMS, default=ARMS, help="with controls alone, less is checked"
+        "--arms", nargs="+", choices=ARMS, default=ARMS, help="missing arms are not checked"
     )
     parser.add_argument("--iterations", type=int, default=2)
     parser.add_argument("--labels", type=int, default=400)

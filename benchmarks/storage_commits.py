@@ -1,4 +1,4 @@
-"""Durable commits per second of the storage, and the latency of one.
+"""Durable commits per second of the storage, and their latency.
 
     python -m benchmarks.storage_commits --threads 32 --seconds 5
 
@@ -46,7 +46,7 @@ def assign(db: Database, threads: int) -> list[list[str]]:
 
 
 def measure(threads: int, seconds: float, action: Callable[[int, int], object]) -> dict[str, float]:
-    """Call action(thread, n) over and over in `threads` threads; rate and waiting times."""
+    """Call action(thread, n) repeatedly in `threads` threads; return the rate and latencies."""
     waits: list[list[float]] = [[] for _ in range(threads)]
     start = threading.Barrier(threads + 1)
     stop = threading.Event()
@@ -87,7 +87,7 @@ def measure(threads: int, seconds: float, action: Callable[[int, int], object]) 
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Commits a second, and how long one waits.")
+    parser = argparse.ArgumentParser(description="Commits per second, and their latency.")
     parser.add_argument("--threads", type=int, default=32)
     parser.add_argument("--seconds", type=float, default=5.0)
     parser.add_argument("--comparisons", type=int, default=10_000)

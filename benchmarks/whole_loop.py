@@ -1,19 +1,20 @@
-"""What is the whole design worth?  Compares it with a naive one by `simulate`.
+"""How much does the full loop gain over a naive one?  Compares them with `simulate`.
 
     python -m benchmarks.whole_loop [--seeds 0 1 2 …] [--arms full naive ceiling] [--folder DIR] [--report]
 
-400 labels by sixteen annotators, four of them bad (one careless, one side-biased, one noisy, one
-who presses the wrong button), and PPO at β = .03 with large steps, where a wrong reward shows:
+Sixteen annotators give 400 labels; four are bad (one careless, one side-biased, one noisy, one
+inverted).  PPO runs at β = .03 with large steps, which expose a wrong reward:
 
-* `full`: two iterations of 200 labels with everything that is on by default;
-* `naive`: one of 400, plain Bradley-Terry, ties dropped, one network, rewards as training made them,
-  nothing known of the annotators.  It should over-optimize and raise the alarm;
-* `ceiling`: PPO on the hidden gold preference itself.
+* `full`: two iterations of 200 labels with the default features;
+* `naive`: one iteration of 400 labels with plain Bradley-Terry, dropped ties, one network, unscaled
+  rewards and no annotator model.  It should over-optimize and raise the alarm;
+* `ceiling`: PPO on the hidden gold preference.
 
-Gain is the gold score of held-out answers, in its standard deviations, less that of SFT's.  The
-alarm is the gate's, from 60 fresh judgments of the final policy against SFT by the same annotators.
-One JSON a seed in the folder, kept with this project; arms that are in it are not run again, so
-several processes may share the seeds out.  The exit status is 1 where a figure falls short.
+The gain is the mean gold score of held-out answers minus that of SFT's, in standard deviations.
+The alarm is the gate's, from 60 fresh judgments of the final policy against SFT by the same
+annotators.  Writes one JSON file per seed, stored in the repository.  Arms that are in it are not
+repeated, so several processes can divide the seeds.  The exit status is 1 if a figure misses its
+target.
 """
 
 from __future__ import annotations
@@ -47,8 +48,9 @@ SETTINGS: dict[str, Any] = {
     "ppo.score_scaling": "none",
     "ppo.kl_weight": 0.03,
 }
-"""Of all arms, beside the demo's: steps so large and a string so long that a wrong reward shows.
-A reward model's own scale stays, since how little it knows is in it (`reward.calibrate`)."""
+"""Settings of all arms in addition to the demo's.  Steps are large and the KL limit is loose, which
+exposes a wrong reward.  Rewards keep their scale, which is small for a reward model that has
+learned little (`reward.calibrate`)."""
 CEILING = TrialArm(
     name="ceiling",
     one_shot=True,
@@ -60,7 +62,7 @@ CEILING = TrialArm(
 )
 ARMS = {arm.name: arm for arm in (FULL, NAIVE, CEILING)}
 CEILING_LABELS = 40
-"""The ceiling's reward model is not asked."""
+"""Few, because the ceiling does not use its reward model."""
 
 OF_CEILING, OF_NAIVE, ALARMS, FALSE_ALARMS, SEEDS_NEEDED = 0.55, 1.5, 0.8, 0.1, 16
 
@@ -68,7 +70,7 @@ OF_CEILING, OF_NAIVE, ALARMS, FALSE_ALARMS, SEEDS_NEEDED = 0.55, 1.5, 0.8, 0.1, 
 def run(
     arm: TrialArm, seed: int, settings: Mapping[str, Any], size: tuple[int, int]
 ) -> dict[str, Any]:
-    """The report of one run in a workspace of its own, with its seconds.
+    """The report of one run in its own workspace, with its seconds.
 
     `size`: iterations, and labels in each.
     """
@@ -106,12 +108,12 @@ def gains(held: Sequence[Mapping[str, Any]], arm: str) -> dict[int, float]:
 
 
 def over_optimized(last: Mapping[str, Any]) -> bool:
-    """Proxy up, gold not: it gained reward, and gold sees no clear win over SFT."""
+    """Whether the reward rose without a clear win over SFT by gold."""
     return last["gold"]["low"] <= 0.5 and last["gate"]["predicted"] > 0.5
 
 
 def alarms_by_gain(held: Sequence[Mapping[str, Any]]) -> str:
-    """How often the alarm rang, by what gold gained: every policy of full and naive runs."""
+    """How often the alarm was raised, by gold gain, over the policies of full and naive runs."""
     made = [
         (each["gold"]["policy"] - each["gold"]["sft"], each["gate"]["alarm"])
         for h in held
@@ -131,7 +133,7 @@ def share(events: Sequence[bool]) -> str:
 
 
 def table(held: Sequence[Mapping[str, Any]]) -> str:
-    """What every arm reached, as Markdown."""
+    """The results of every arm, as Markdown."""
     rows: list[tuple[Any, ...]] = []
     for arm in ARMS:
         found = lasts(held, arm)
@@ -164,7 +166,7 @@ def _mean(values: Iterable[float]) -> str:
 
 
 def verdicts(held: Sequence[Mapping[str, Any]]) -> list[tuple[str, bool]]:
-    """Each figure that is wanted, in words, and whether it was reached."""
+    """Each target in words, and whether it was met."""
     full, naive, top = (gains(held, arm) for arm in ("full", "naive", "ceiling"))
     found = []
     if full and naive and top:
@@ -199,10 +201,10 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, nargs="+", default=list(range(SEEDS_NEEDED)))
     parser.add_argument("--arms", nargs="+", choices=list(ARMS), default=list(ARMS))
     parser.add_argument("--folder", type=Path, default=RESULTS)
-    parser.add_argument("--set", action="append", default=[], help="a setting, to try others")
-    parser.add_argument("--report", action="store_true", help="only print what there is")
+    parser.add_argument("--set", action="append", default=[], help="override a setting")
+    parser.add_argument("--report", action="store_true", help="only print stored results")
     parser.add_argument("--iterations", type=int, default=ITERATIONS)
-    parser.add_argument("--labels", type=int, default=LABELS, help="judgments an iteration")
+    parser.add_argument("--labels", type=int, default=LABELS, help="judgments per iteration")
     args = parser.parse_args()
     settings = dict(item.split("=", 1) for item in args.set)
     conditions = {

@@ -2,14 +2,15 @@
 
     python -m benchmarks.winrate [--trials 4000] [--seed 0] [--json FILE]
 
-* coverage of the 95% intervals clustered by prompt, beside those that take judgments as independent;
-* coverage of the leaderboard's, over several shapes of "who was compared with whom";
-* the sequential test's type I error when looked at after every judgment, beside peeking at a 95%
+* coverage of the 95% intervals clustered by prompt, and of intervals that treat judgments as
+  independent;
+* coverage of the leaderboard's intervals, for several comparison graphs;
+* the sequential test's type I error when read after every judgment, compared with peeking at a 95%
   interval; its power and mean stopping time;
-* how often the over-optimization alarm is raised for nothing, and when there is reason to.
+* the rates of false and true over-optimization alarms.
 
-Prints Markdown tables; the exit status is 1 when coverage leaves [.93, .96], or a type I error or a false
-alarm rate exceeds 5%, by more than two standard errors of the simulation.
+Prints Markdown tables; the exit status is 1 if coverage leaves [.93, .96], or a type I error or a
+false alarm rate exceeds 5%, by more than two standard errors of the simulation.
 """
 
 from __future__ import annotations
@@ -45,9 +46,9 @@ def standard_error(share: float, trials: int) -> float:
 def judged(
     generator: np.random.Generator, mean: float, prompts: int, per_prompt: int, ties: float
 ) -> np.ndarray:
-    """(prompts, per_prompt) outcomes; the chance of a win differs from prompt to prompt.
+    """(prompts, per_prompt) outcomes; the probability of a win differs between prompts.
 
-    It is Beta(2p, 2(1 − p)) with mean p, so that two judgments of a prompt correlate by 1/3.
+    It is Beta(2p, 2(1 − p)) with mean p, so that two judgments of a prompt have correlation 1/3.
     """
     p = (mean - ties / 2) / (1 - ties)
     chance = generator.beta(2 * p, 2 * (1 - p), size=(prompts, 1))
@@ -56,7 +57,7 @@ def judged(
 
 
 def win_rate_coverage(generator: np.random.Generator, trials: int) -> Iterator[Row]:
-    """Clustered intervals beside those of judgments taken as independent."""
+    """Coverage of clustered intervals, and of intervals that treat judgments as independent."""
     cases = [
         (60, 1, 0.5, 0.2), (60, 1, 0.7, 0.2), (40, 3, 0.65, 0.0), (60, 3, 0.65, 0.2),
         (200, 2, 0.55, 0.2), (30, 4, 0.85, 0.0),
@@ -76,7 +77,7 @@ def win_rate_coverage(generator: np.random.Generator, trials: int) -> Iterator[R
 
 
 def leaderboard_coverage(generator: np.random.Generator, trials: int) -> Iterator[Row]:
-    """Of each policy's chance against SFT, by what was compared with what."""
+    """Coverage of each policy's win rate against SFT, by comparison graph."""
     ratings = {"sft": 0.0, "policy-1": 0.4, "policy-2": 0.8, "policy-3": 1.0}
     against_sft = [(name, "sft") for name in ratings if name != "sft"]
     chain = [("policy-2", "policy-1"), ("policy-3", "policy-2")]
@@ -118,8 +119,10 @@ def _games(
 
 
 def type_one_error(generator: np.random.Generator, trials: int) -> Iterator[Row]:
-    """No difference, up to 600 judgments, looked at after each of them; the test reads the first of a
-    prompt, so further ones change nothing."""
+    """Type I error without a difference, over up to 600 judgments, read after each of them.
+
+    The test uses the first judgment of a prompt, so further judgments change nothing.
+    """
     for ties, per_prompt in ((0.0, 1), (0.2, 1), (0.2, 2), (0.2, 4)):
         wrong = peeked = 0
         for _ in range(trials):
@@ -133,12 +136,12 @@ def type_one_error(generator: np.random.Generator, trials: int) -> Iterator[Row]
 
 
 def _ever_passed(table: np.ndarray) -> bool:
-    """Whether log E passes its limit at any judgment."""
+    """Whether log E exceeds its threshold at any judgment."""
     return bool((log_e(log_wealth(table[:, 0])) > LOG_E_THRESHOLD).any())
 
 
 def _ever_outside(table: np.ndarray) -> bool:
-    """Whether the 95% interval of the prompts' means (the same t interval) ever leaves ½ out."""
+    """Whether the 95% interval of the prompts' means (the same t interval) ever excludes ½."""
     means = table.mean(1)
     n = np.arange(1, len(means) + 1)
     mean = np.cumsum(means) / n
@@ -163,12 +166,12 @@ def stopping(seed: int, trials: int) -> Iterator[Row]:
 
 
 def alarms(generator: np.random.Generator, trials: int) -> Iterator[Row]:
-    """How often z > 2: a reward model that is right, and one that promises `excess` too much."""
+    """How often z > 2: for a correct reward model, and for one that predicts `excess` too much."""
     for excess in (0.0, 0.1, 0.15, 0.2, 0.3):
         for prompts, per_prompt in ((60, 1), (50, 2)):
             fired = 0
             for _ in range(trials):
-                # What is predicted differs from pair to pair; 20% of judgments are ties.
+                # Predictions differ between pairs; 20% of judgments are ties.
                 predicted = generator.beta(6, 4, size=prompts)
                 true = np.clip(predicted - excess, 0.02, 0.98)
                 outcomes = np.array([judged(generator, p, 1, per_prompt, min(0.2, p, 1 - p)) for p in true])  # fmt: skip
@@ -182,7 +185,7 @@ def alarms(generator: np.random.Generator, trials: int) -> Iterator[Row]:
 
 
 def failures(found: dict[str, list[Row]], trials: int) -> list[str]:
-    """The promises not kept, as sentences."""
+    """A sentence for each requirement that is not met."""
     missed = []
     for part in ("win rate intervals", "leaderboard intervals"):
         for row in found[part]:
@@ -198,13 +201,13 @@ def failures(found: dict[str, list[Row]], trials: int) -> list[str]:
 
 
 def table(rows: list[Row]) -> str:
-    """The rows in Markdown."""
+    """The rows as Markdown."""
     cells = ([f"{v:.3f}" if isinstance(v, float) else v for v in row.values()] for row in rows)
     return markdown(list(rows[0]), cells)
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="Simulated promises of the win-rate statistics.")
+    parser = argparse.ArgumentParser(description="Simulated error rates of win-rate statistics.")
     parser.add_argument("--trials", type=int, default=4000)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", type=Path, help="also write the figures to this file")

@@ -1,4 +1,4 @@
-"""Kills the server a thousand times under load and checks that nothing acknowledged is lost.
+"""Kills the server a thousand times under load and checks that no acknowledged act is lost.
 
     python -m benchmarks.kills [--kills 1000] [--minutes 90] [--out FILE] [--seed 0]
 
@@ -48,7 +48,7 @@ SHARES = {
     ("web", "full"): 0.005,
     ("web", "damage"): 0.005,
 }
-"""Of all kills; the rest hit the storage process under load."""
+"""Shares of all kills; the rest hit the storage process under load."""
 AT_LEAST_ONE = [("web", "load"), ("web", "start")]
 CAMPAIGN = 12  # kills in one workspace
 _INSIDE = "KITESTRING_KILLS_MAY_MOUNT"
@@ -88,7 +88,7 @@ def run_campaign(name: str, kinds: list[str], *, seed: int) -> dict[str, Any]:
         )
         try:
             report = campaign.run()
-        except Exception as error:  # the campaigns after it are run all the same
+        except Exception as error:  # the other campaigns run anyway
             report = campaign.report.failed(f"{type(error).__name__}: {error}")
     finally:
         if isinstance(small, SmallDisk):
@@ -141,7 +141,7 @@ def table(reports: list[dict[str, Any]]) -> str:
 
 
 def keep(out: Path, name: str, report: dict[str, Any]) -> dict[str, Any]:
-    """Add a report to the file of results, where a second process may add its own; returns all."""
+    """Add a report to the results file, which other processes may also write; returns all."""
     with out.open("a+") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         file.seek(0)
@@ -152,7 +152,7 @@ def keep(out: Path, name: str, report: dict[str, Any]) -> dict[str, Any]:
 
 
 def _private_mounts() -> None:
-    """Go on in a mount namespace of our own, so that small disks vanish with this process."""
+    """Restart in a private mount namespace, so that small disks vanish with this process."""
     if os.environ.get(_INSIDE) or shutil.which("unshare") is None:
         return
     trial = ["mount", "-t", "tmpfs", "kitestring", "/tmp"]
@@ -164,10 +164,10 @@ def _private_mounts() -> None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="kill -9 under load, again and again.")
+    parser = argparse.ArgumentParser(description="Repeated kill -9 under load.")
     parser.add_argument("--kills", type=int, default=1000)
-    parser.add_argument("--minutes", type=float, default=90, help="start no campaign after that")
-    parser.add_argument("--out", type=Path, help="keep results here and go on from there")
+    parser.add_argument("--minutes", type=float, default=90, help="start no campaign later")
+    parser.add_argument("--out", type=Path, help="store results here and continue from them")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", help="campaigns whose names begin with this")
     args = parser.parse_args()
@@ -181,7 +181,7 @@ def main() -> int:
         if args.only and not name.startswith(args.only):
             continue
         if time.monotonic() > give_up:
-            print("stopped by --minutes; the same command goes on from here")
+            print("stopped by --minutes; run the same command to continue")
             break
         reports[name] = run_campaign(name, kinds, seed=args.seed)
         print(json.dumps(reports[name]), file=sys.stderr, flush=True)

@@ -1,4 +1,4 @@
-"""`Campaign`, what all campaigns do and report, and the kills of a process without the web."""
+"""`Campaign`, the base of all campaigns, and kills of a process without a web server."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from benchmarks.kills.world import Disk, fill
 PAIRS = 45
 """Pairs per kill in a new workspace."""
 _LOAD_TIME, _START_TIME = 15.0, 120.0  # seconds to wait for acts, and for an opening
-_ROOM = 300_000  # bytes left on a nearly full disk, at the most
+_ROOM = 300_000  # maximum bytes left on a nearly full disk
 
 
 @dataclass
 class Report:
-    """What happened in a campaign; JSON-able."""
+    """The events and results of a campaign."""
 
     name: str
     seed: int
@@ -41,7 +41,7 @@ class Report:
     seconds: float = 0.0
 
     def check(self, kind: str, workspace: Path, known: Ledger, scratch: Path) -> None:
-        """Count a kill and what is wrong after it."""
+        """Count a kill and the faults after it."""
         self.kills[kind] += 1
         found = {name: n for name, n in ledger.check(workspace, known, scratch).items() if n}
         if found:
@@ -49,7 +49,7 @@ class Report:
             self.faults.update(found)
 
     def failed(self, why: str) -> dict[str, Any]:
-        """The report of a campaign that could not go on."""
+        """The report of a campaign that could not continue."""
         self.faults["failed"] += 1
         self.notes.append(why)
         return self.plain()
@@ -103,11 +103,11 @@ class Campaign(ABC):
 
     @abstractmethod
     def open_again(self, kind: str) -> None:
-        """After some kinds, open the workspace as its owner would."""
+        """After some kinds of kill, open the workspace as its owner would."""
 
     @abstractmethod
     def finish(self) -> None:
-        """Check, after the last kill, that the workspace opens and works."""
+        """Check after the last kill that the workspace opens and works."""
 
     def stop(self) -> None:  # noqa: B027 (not every campaign has clients to stop)
         """Stop the clients."""
@@ -117,7 +117,7 @@ class StorageCampaign(Campaign):
     """Kills of `benchmarks.kills.writer`."""
 
     opening = 0.1
-    """Seconds that the last whole opening took."""
+    """Seconds that the last complete opening took."""
 
     def prepare(self) -> None:
         pairs = PAIRS * len(self.kinds)
@@ -139,18 +139,18 @@ class StorageCampaign(Campaign):
             self._watch(process, connection, kind)
         process.kill()
         process.join(30)
-        opened = self._hear_the_rest(connection)
+        opened = self._read_rest(connection)
         self.report.while_opening += kind == "start" and not opened
         connection.close()
 
     def _watch(self, process: ForkServerProcess, connection: Connection, kind: str) -> None:
-        """Listen until the moment to kill has come."""
+        """Read messages until it is time to kill the process."""
         moment = time.monotonic() + _START_TIME
         wanted, refusals = self.coin.randrange(5, 150), self.coin.randrange(1, 40)
         saved = full = 0
         freed = False
         while (wait := moment - time.monotonic()) > 0 and connection.poll(wait):
-            heard = self._hear(connection)
+            heard = self._read_message(connection)
             if heard == "opened":
                 moment = time.monotonic() + _LOAD_TIME
                 if kind == "full" and self.disk and process.pid:
@@ -162,15 +162,15 @@ class StorageCampaign(Campaign):
             if kind == "full" and full >= refusals and not freed:
                 if self.coin.random() < 0.5:
                     return
-                freed, saved = True, 0  # the kill comes while it recovers
+                freed, saved = True, 0  # the kill hits the recovery
                 wanted = self.coin.randrange(1, 40)
                 if self.disk and process.pid:
                     self.disk.free(process.pid)
             if saved >= wanted and (kind != "full" or freed):
                 return
 
-    def _hear(self, connection: Connection) -> str:
-        """Note one message of the writer; returns which kind it was, "" at the end."""
+    def _read_message(self, connection: Connection) -> str:
+        """Record one message of the writer; returns its kind, or "" at the end."""
         try:
             kind, *what = connection.recv()
         except (EOFError, OSError):
@@ -188,15 +188,15 @@ class StorageCampaign(Campaign):
             self.report.notes.append(": ".join(what))
         return kind
 
-    def _hear_the_rest(self, connection: Connection) -> bool:
-        """Note what the writer said before it died; True when it had opened the workspace."""
+    def _read_rest(self, connection: Connection) -> bool:
+        """Record the writer's last messages; returns whether it had opened the workspace."""
         opened = False
-        while heard := self._hear(connection):
+        while heard := self._read_message(connection):
             opened |= heard == "opened"
         return opened
 
     def open_again(self, kind: str) -> None:
-        """After a full disk, open the workspace with the disk still full first."""
+        """After a full disk, first open the workspace while the disk is still full."""
         if kind not in ("damage", "full", "end"):
             return
         if kind == "full" and self.disk:
@@ -209,7 +209,7 @@ class StorageCampaign(Campaign):
             self.report.notes.append(f"{kind}: opened only by {took}")
 
     def _open_full(self) -> None:
-        """Open the workspace while its disk is full: it may be refused, but not called damaged."""
+        """Open the workspace while its disk is full: the error may not say that it is damaged."""
         process, connection = writer.start(self.workspace, seed=0, again=[], load=False)
         said = "died"
         try:

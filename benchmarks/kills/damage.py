@@ -1,4 +1,4 @@
-"""Torn and flipped bytes in one file of a workspace that nobody has open."""
+"""Damages one file of a closed workspace: torn, zeroed or flipped bytes."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from pathlib import Path
 from storage.engine.workspace import DATABASE, JOURNAL, WAL
 
 _PAGE = 4096
-_TAIL = 2000  # bytes: the last groups of a journal or a log
+_TAIL = 2000  # bytes that contain the last groups of a journal or a log
 
 
 def damage(workspace: Path, coin: random.Random) -> str:
-    """Tear, zero or flip something in one file, mostly near its end; returns what and where."""
+    """Tear, zero or flip bytes in one file, mostly near its end; returns a description."""
     present = [n for n in (JOURNAL, WAL, DATABASE) if _size(workspace / n) > 0]
     name = coin.choice(present)
     path, size = workspace / name, _size(workspace / name)
@@ -23,7 +23,7 @@ def damage(workspace: Path, coin: random.Random) -> str:
     with path.open("r+b") as file:
         if how == "torn":
             file.truncate(where)
-        elif how == "zeroed":  # what a file system leaves of a page that was never written
+        elif how == "zeroed":  # as a file system leaves a page that was not written
             begin = where - where % _PAGE
             file.seek(begin)
             file.write(b"\0" * (min(begin + _PAGE, size) - begin))

@@ -1,4 +1,4 @@
-"""What clients sent and what was acknowledged, and whether a workspace agrees with it."""
+"""A ledger of sent and acknowledged acts, and its comparison with a workspace."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from storage.sides import canonical_outcome, shown_swapped
 NOT_JOURNALED = ("leases", "metrics", "run_notes", "meta", "migrations")
 ACTS = ("judgment", "skip", "flag", "withdrawal")
 FAULTS = ("lost", "altered", "doubled", "judged_twice", "never_sent", "rebuild_differs")
-"""What must be zero after every kill."""
+"""Counts that must be zero after every kill."""
 
 _ROWS = {
     "judgment": "SELECT id, comparison, annotator, outcome, comment FROM judgments",
@@ -32,7 +32,7 @@ _TWICE = "SELECT 1 FROM current_judgments GROUP BY comparison, annotator HAVING 
 
 @dataclass(frozen=True)
 class Act:
-    """One act of an annotator; `target` is a comparison, for a withdrawal the act it takes back."""
+    """One act of an annotator; `target` is a comparison, or the withdrawn act of a withdrawal."""
 
     id: str
     kind: str
@@ -42,7 +42,7 @@ class Act:
     comment: str = ""
 
     def row(self) -> tuple[str, ...]:
-        """The columns of `_ROWS` that it must have in its table."""
+        """The expected values of the columns in `_ROWS`."""
         if self.kind == "judgment":
             assert self.outcome is not None
             swapped = shown_swapped(self.annotator, self.target)
@@ -64,12 +64,12 @@ class Ledger:
     refused: set[str] = field(default_factory=set)
 
     def pending(self) -> list[Act]:
-        """Acts without an answer, which clients send again under the same id."""
+        """Acts without an answer, which clients send again with the same id."""
         answered = self.acknowledged.keys() | self.refused
         return [act for id, act in list(self.sent.items()) if id not in answered]
 
     def faults(self, db: Database) -> dict[str, int]:
-        """How many acts the open workspace has lost, altered, doubled or made up."""
+        """How many acts the open workspace has lost, altered, duplicated or invented."""
         rows = {kind: db.read(sql) for kind, sql in _ROWS.items()}
         found = {
             (kind, row["id"]): tuple(row.values()) for kind, some in rows.items() for row in some
@@ -87,7 +87,7 @@ class Ledger:
                 (act.kind, act.id) not in found or (act.kind, act.id) not in journaled
                 for act in acknowledged
             ),
-            # Also of acts without an answer: stored or not is their affair, half stored is not.
+            # Includes acts without an answer: they may be stored or not, but not altered.
             "altered": sum(key in sent and row != sent[key].row() for key, row in found.items()),
             "doubled": sum(n > 1 for n in [*stored.values(), *journaled.values()]),
             "judged_twice": len(db.read(_TWICE)),
@@ -96,10 +96,10 @@ class Ledger:
 
 
 def check(workspace: Path, ledger: Ledger, scratch: Path) -> dict[str, int]:
-    """Compare a copy of a workspace nobody has open with the ledger and with its own rebuild.
+    """Compare a copy of a closed workspace with the ledger and with a database rebuilt from it.
 
-    The copy is opened, so reconciled, here; the workspace itself stays as the kill left it, for
-    the next process to open.
+    Opening the copy reconciles it.  The workspace itself stays as the kill left it, for the next
+    process to open.
     """
     copy = scratch / "copy"
     shutil.rmtree(copy, ignore_errors=True)
@@ -115,8 +115,8 @@ def check(workspace: Path, ledger: Ledger, scratch: Path) -> dict[str, int]:
 
 
 def tables(db: Database) -> dict[str, list[str]]:
-    """Every row of every table that the journal must bring back, sorted."""
-    # Names come from the catalog, not from anybody's input.
+    """Every row of every table that the journal must restore, sorted."""
+    # Names come from the catalog, not from user input.
     return {
         name: sorted(json.dumps(row, default=str) for row in db.read(f'SELECT * FROM "{name}"'))
         for name in (row["table_name"] for row in db.read(_TABLES))

@@ -1,4 +1,4 @@
-"""Opening a workspace after its stop, by the way that the error messages name where it is refused."""
+"""Opens a workspace after a kill, following the advice of the error messages."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ _WAYS = {
     "launch.py rebuild": "rebuilt",
     "--finish": "restore finished",
 }
-"""What a message says, and what is done then.  `restore` is named too, but it is not lossless."""
+"""A phrase of the message, and the action.  `restore` is not among them: it is not lossless."""
 
 
 class Unopened(RuntimeError):
-    """A workspace that the documented ways do not open."""
+    """A workspace that the documented procedures do not open."""
 
 
 def recover(workspace: Path) -> list[str]:
-    """Have a process open and verify the workspace until both succeed; returns what it took."""
+    """Open and verify the workspace in a process until both succeed; returns the actions taken."""
     took: list[str] = []
     while said := _look(workspace):
         if len(took) == _TRIES:
@@ -40,7 +40,7 @@ def recover(workspace: Path) -> list[str]:
 
 
 def _look(workspace: Path) -> str:
-    """What is wrong with the workspace, in the words of the process that tried; "" for nothing."""
+    """The error message of a process that opens the workspace; "" if there is none."""
     process, connection = writer.start(workspace, seed=0, again=[], load=False)
     said = "the process died"
     try:
@@ -58,6 +58,6 @@ def _look(workspace: Path) -> str:
 
 
 def _advised(said: str) -> str:
-    """The lossless way that is named first; where none is, the database is made again."""
+    """The lossless action that the message names first; else the database is rebuilt."""
     named = {said.find(phrase): way for phrase, way in _WAYS.items() if phrase in said}
     return named[min(named)] if named else "rebuilt"

@@ -25,8 +25,8 @@ from tests.helpers.desk_world import free_port
 CLIENTS = 16
 OUTCOMES: tuple[ScreenOutcome, ...] = ("a", "b", "tie", "both_bad")
 _START, _LOAD = 180.0, 60.0  # seconds to wait for a start, and for acts
-_ROOM = 60_000  # bytes left on a nearly full disk, at the most
-_MAX_ACTS = 100  # acts between two kills
+_ROOM = 60_000  # maximum bytes left on a nearly full disk
+_MAX_ACTS = 100  # maximum acts between two kills
 
 
 class Unstarted(RuntimeError):
@@ -38,7 +38,7 @@ class WebCampaign(Campaign):
 
     def prepare(self) -> None:
         self.port = free_port()
-        self.starting = 10.0  # seconds that the last whole start took
+        self.starting = 10.0  # seconds that the last complete start took
         self.stopped = threading.Event()
         launch("init", "--workspace", self.workspace, timeout=_START)
         pairs = (PAIRS + _MAX_ACTS) * len(self.kinds) + 400
@@ -67,7 +67,7 @@ class WebCampaign(Campaign):
             thread.join(30)
 
     def _judge(self, annotator: str, token: str) -> None:
-        """Judge whatever comes; what is not acknowledged is sent again under its id."""
+        """Judge every pair; judgments without an acknowledgment are sent again with the same id."""
         coin = random.Random(f"{annotator} {self.report.seed}")
         url = f"http://127.0.0.1:{self.port}"
         while not self.stopped.is_set():
@@ -76,8 +76,8 @@ class WebCampaign(Campaign):
                     while not self.stopped.is_set():
                         self._judge_some(connection, annotator, coin)
             except ServerRefused as error:
-                # Leases are not journaled: once a file was damaged, the one of an unanswered act may
-                # be lost, and whoever sends it is given the pair again.
+                # Leases are not journaled.  After damage, the lease of an unanswered act may be
+                # lost; its sender then gets the pair again.
                 self.known.refused |= {
                     a.id for a in self.known.pending() if a.annotator == annotator
                 }
@@ -135,7 +135,7 @@ class WebCampaign(Campaign):
         (self.workspace / SERVER).unlink(missing_ok=True)
         if kind == "start":
             server = self._launch()
-            # Most of a start is imports; the workspace is opened in its last third.
+            # Most of a start is imports; the workspace opens in the last third.
             time.sleep(self.coin.uniform(0.3, 1.1) * self.starting)
         else:
             server = self._start()

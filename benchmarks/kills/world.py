@@ -14,8 +14,10 @@ from storage.tables import annotators, comparisons, completions, iterations, mod
 
 
 def fill(workspace: Path, *, clients: int, pairs: int, seed: int) -> dict[str, str]:
-    """Make a workspace with `pairs` to judge and an account per client; returns API tokens by
-    annotator."""
+    """Make a workspace with `pairs` to judge and one account per client.
+
+    Returns the API tokens by annotator.
+    """
     coin = random.Random(seed)
     with Database.open(workspace) as db:
         models.add(db, ModelVersion(id="sft-1", role="sft", name="SFT", path="demo"))
@@ -62,7 +64,7 @@ class Disk(Protocol):
 
 
 class SmallDisk:
-    """A tmpfs of 64 MiB, filled by a file: the whole of it takes no more writes."""
+    """A tmpfs of 64 MiB that a file fills up, so that no file on it can grow."""
 
     def __init__(self, folder: Path) -> None:
         self.ballast = folder / "ballast"
@@ -70,8 +72,8 @@ class SmallDisk:
         command = ["mount", "-t", "tmpfs", "-o", "size=64m,mode=0700", "kitestring", folder]
         subprocess.run(command, check=True, timeout=60)
 
-    def fill(self, pid: int, left: int) -> None:  # noqa: ARG002 (the disk is everybody's)
-        # Twice as much as is wanted at first: the process goes on writing meanwhile.
+    def fill(self, pid: int, left: int) -> None:  # noqa: ARG002 (the disk is shared)
+        # Leave twice as much at first, because the process continues to write meanwhile.
         with self.ballast.open("wb", buffering=0) as file:
             block = b"\0" * 65536
             try:
@@ -86,7 +88,7 @@ class SmallDisk:
 
 
 class FileLimit:
-    """Where nothing can be mounted: the kernel lets no file of the process grow beyond a length."""
+    """For systems without mounts: a kernel limit on the size of the process's files."""
 
     def __init__(self, workspace: Path) -> None:
         self.workspace = workspace

@@ -1,10 +1,10 @@
 """A process that opens a workspace as the server does and acts on it until it is killed.
 
-The real `Database` with its writer thread, without the web: a start takes a tenth of a second,
-so a thousand of them can be killed.  It is forked from a server of forks that has imported
-everything, so that a kill during the start falls into the opening and not into the imports.
-Whatever it does it tells through a pipe first, and again when it is acknowledged; a pipe keeps
-what was written to it when the writer dies.
+It uses the real `Database` with its writer thread, without a web server: a start takes a tenth of a
+second, so the benchmark can kill a thousand of them.  It is forked from a fork server that has
+imported everything, so that a kill during the start hits the opening and not the imports.  It
+reports every act through a pipe before sending it and after the acknowledgment; a pipe keeps its
+content when the writer dies.
 """
 
 from __future__ import annotations
@@ -31,14 +31,17 @@ OUTCOMES: tuple[ScreenOutcome, ...] = ("a", "b", "tie", "both_bad")
 _JUDGED = (
     "SELECT comparison FROM current_judgments WHERE annotator = $annotator ORDER BY comparison"
 )
-_MAX_COMMENT_LENGTH = 600  # characters; acts of many sizes end at many places of a page
+_MAX_COMMENT_LENGTH = 600  # characters; acts of different sizes end at different page offsets
 
 
 def start(
     workspace: Path, *, seed: int, again: list[Act], load: bool
 ) -> tuple[ForkServerProcess, Connection]:
-    """A process that opens the workspace, sends `again` and, with `load`, acts until it is killed;
-    without, it verifies the workspace and ends.  It tells what it does through the connection."""
+    """Start a process that opens the workspace and sends the acts in `again`.
+
+    With `load` it acts until it is killed; without, it verifies the workspace and ends.  It reports
+    its acts through the connection.
+    """
     context = get_context("forkserver")
     context.set_forkserver_preload([__name__])
     ours, theirs = context.Pipe(duplex=False)
@@ -79,7 +82,7 @@ def _run(workspace: Path, seed: int, again: list[Act], load: bool, connection: C
 
 
 def act(db: Database, annotator: str, seed: int, tell: Callable[..., None]) -> None:
-    """Judge, revise, undo, skip and flag as one annotator, without end."""
+    """Judge, revise, undo, skip and flag as one annotator, until the process is killed."""
     coin = random.Random(seed)
     try:
         mine = [row["comparison"] for row in db.read(_JUDGED, annotator=annotator)]
@@ -97,7 +100,7 @@ def act(db: Database, annotator: str, seed: int, tell: Callable[..., None]) -> N
             elif not pairs:
                 tell("idle")
                 time.sleep(0.01)
-    except BrokenPipeError:  # whoever listened has gone
+    except BrokenPipeError:  # the reader is gone
         return
     except Exception as error:
         tell("failed", type(error).__name__, str(error))
@@ -127,7 +130,7 @@ def _comment(coin: random.Random) -> str:
 
 
 def _send(db: Database, act: Act, tell: Callable[..., None]) -> bool:
-    """Send an act until it is stored or refused for good; True when it was acknowledged."""
+    """Send an act until it is stored or refused permanently; True if it was acknowledged."""
     try:
         _until_stored(lambda: _store(db, act), tell)
     except (Conflict, NotFound, NotLeased) as error:
@@ -135,7 +138,7 @@ def _send(db: Database, act: Act, tell: Callable[..., None]) -> bool:
         return False
     tell("saved", act.id)
     if act.kind == "judgment" and act.id[-1] in "02":
-        # One in sixteen at the most is taken back; the id follows from the act's.
+        # At most one in sixteen is withdrawn; the id of the withdrawal derives from the act's.
         undo = Act(f"undo-{act.id}", "withdrawal", act.annotator, act.id)
         tell("sent", undo)
         return _send(db, undo, tell)

@@ -1,4 +1,4 @@
-"""Simulates a thousand power cuts and checks that nothing acknowledged is lost.
+"""Simulates a thousand power failures and checks that no acknowledged act is lost.
 
     python -m benchmarks.powercuts [--points 1000] [--minutes 60] [--seed 0] [--acts 60]
 
@@ -8,8 +8,8 @@ truncation, rename and fsync of the workspace's files in order, while six proces
 label, are killed, checkpoint, back up, rebuild and restore.  Replaying the whole log must give the
 files on the disk, byte for byte.
 
-The log is then cut at random points, and at each point a disk is made as a power cut could leave it
-(`disk.py`).  The real code opens it.  At each point
+The log is then cut at random points.  At each point a disk state is generated that a power failure
+could leave (`disk.py`), and the real code opens it.  At each point
 
 * every act acknowledged before the cut is stored once, in database and journal, as it was sent;
 * nothing is stored that was not sent;
@@ -47,7 +47,7 @@ _BACKUPS_LOOKED_AT = 0.3
 
 
 def record(folder: Path, *, acts: int, seed: int) -> tuple[Path, Path, int]:
-    """Run the workload under the recorder; returns its root, its log and the inode of the acts."""
+    """Run the workload under the recorder; returns its root, the log and the act file's inode."""
     root, log = folder / "root", folder / "log"
     root.mkdir()
     (root / workload.ACTS).touch()
@@ -63,7 +63,7 @@ def record(folder: Path, *, acts: int, seed: int) -> tuple[Path, Path, int]:
 
 
 def missed(disk: Disk, root: Path) -> list[str]:
-    """Paths that the replayed log has otherwise than the disk: what the recorder did not see."""
+    """Paths that differ between the replayed log and the disk: changes that the recorder missed."""
     whole = disk.whole()
     there = {
         str(path.relative_to(root)): None if path.is_dir() else path.read_bytes()
@@ -84,13 +84,13 @@ class Cuts:
         self.records = list(recording.read(self.log))
         coin = random.Random(seed)
         self.points = sorted(coin.sample(range(len(self.records)), min(points, len(self.records))))
-        while len(self.points) < points:  # more points than places: a place has many states
+        while len(self.points) < points:  # more points than records: one record has many states
             self.points.append(coin.randrange(len(self.records)))
         self.points.sort()
         self.found: list[dict[str, Any]] = []
 
     def run(self, give_up: float) -> None:
-        """Make and examine a state at every point, until the time is up."""
+        """Generate and examine a state at every point, until the time is up."""
         disk, expected, waiting = Disk(self.root), Expected(), list(enumerate(self.points))
         with ThreadPoolExecutor(_JOBS) as pool:
             looking = []
@@ -107,10 +107,10 @@ class Cuts:
                     disk.do(change)
             self.found = [job.result() for job in looking]
         if gone := missed(disk, self.root):
-            raise RuntimeError(f"the recorder has not seen all that was done to {', '.join(gone)}")
+            raise RuntimeError(f"the recorder missed changes to {', '.join(gone)}")
 
     def _state(self, number: int, disk: Disk, expected: Expected) -> tuple[Any, ...]:
-        """Write a state to a folder; returns what examines it, for a thread."""
+        """Write a state to a folder; returns the arguments of `_examine`, for a thread."""
         coin = random.Random(f"{self.seed} {number}")
         folder = self.folder / f"point-{number}"
         folder.mkdir(mode=0o700)
@@ -175,10 +175,10 @@ def table(cuts: Cuts) -> str:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="Simulated power cuts.")
+    parser = argparse.ArgumentParser(description="Simulated power failures.")
     parser.add_argument("--points", type=int, default=1000)
     parser.add_argument("--acts", type=int, default=60, help="acts in each phase of the workload")
-    parser.add_argument("--minutes", type=float, default=60, help="make no state after that")
+    parser.add_argument("--minutes", type=float, default=60, help="generate no state later")
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="kitestring-powercuts-"))

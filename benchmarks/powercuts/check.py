@@ -1,4 +1,4 @@
-"""Whether a workspace that a power cut left has everything that was acknowledged before it."""
+"""Checks that a workspace has every act that was acknowledged before a power failure."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ TIMEOUT = 120.0  # seconds
 
 @dataclass
 class Expected:
-    """What a workspace must hold at a moment, and its backup: None before there is one."""
+    """The expected content of a workspace, and of its backup: None before there is one."""
 
     ledger: Ledger = field(default_factory=Ledger)
     pairs: int = 0
     backed_up: Ledger | None = None
 
     def hear(self, lines: bytes) -> None:
-        """Take in what the workload told."""
+        """Process lines that the workload wrote."""
         for line in lines.splitlines():
             kind, *what = json.loads(line)
             if kind == "sent":
@@ -43,14 +43,14 @@ class Expected:
                 self._coming = Ledger(dict(self.ledger.sent), dict(self.ledger.acknowledged))
             elif kind == "backed up":
                 self.backed_up = self._coming
-            elif kind == "restoring":  # from here on the acts after the backup may be gone
+            elif kind == "restoring":  # from here on, acts after the backup may be missing
                 assert self.backed_up is not None
                 self.ledger.acknowledged = dict(self.backed_up.acknowledged)
 
 
 def examine(workspace: Path, expected: Ledger, pairs: int) -> dict[str, Any]:
-    """Open the workspace in a process of its own; returns the faults found, and under "recovered"
-    what it took to open it."""
+    """Open the workspace in its own process; returns the faults, and the recovery actions under
+    "recovered"."""
     took: list[str] = []
     found = _in_a_process(workspace, expected, pairs)
     if "refused" in found:
@@ -66,7 +66,7 @@ def examine(workspace: Path, expected: Ledger, pairs: int) -> dict[str, Any]:
 
 
 def restored(backup: Path, expected: Ledger, pairs: int) -> dict[str, Any]:
-    """Restore a backup into a new workspace beside it, and examine that."""
+    """Restore a backup into a new workspace next to it, and examine that workspace."""
     workspace = backup.with_name("restored")
     try:
         restore(backup, workspace)

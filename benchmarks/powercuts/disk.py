@@ -1,11 +1,11 @@
-"""A disk as a power cut may leave it, after any number of recorded changes.
+"""Disk states that a power failure may leave after any number of recorded changes.
 
-What was fsynced is there.  Of what was written to a file since then any part may be: none, all,
-the first writes with the last one torn, any of the blocks of 512 or 4,096 bytes, or the length
-with zeros for content.  A name that was made, moved or removed is sure once its folder was
-fsynced; until then the changes of one folder may be lost from any point on, while those of
-another are kept (journaling file systems keep the order within a folder, and rename at once).
-Models of this kind: Pillai et al., "All File Systems Are Not Created Equal", OSDI 2014.
+Fsynced data is durable.  Of the later writes to a file, any part may be on the disk: none, all, the
+first writes with the last one torn, any blocks of 512 or 4,096 bytes, or only the length with zeros
+as content.  A created, renamed or removed name is durable once its folder was fsynced.  Until then,
+the changes of one folder may be lost from any point on, while those of another are kept (journaling
+file systems keep the order within a folder, and rename atomically).  For similar models see Pillai
+et al., "All File Systems Are Not Created Equal", OSDI 2014.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from benchmarks.powercuts.recording import Record
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """Bytes at an offset; `data` None: the file is cut, or lengthened with zeros, to `offset`."""
+    """Bytes at an offset; with `data` None the file is truncated or zero-extended to `offset`."""
 
     offset: int
     data: bytes | None
@@ -31,23 +31,23 @@ class Write:
 
 @dataclass(eq=False)
 class File:
-    """What is sure of a file's content, and what was done to it since the last fsync."""
+    """A file's durable content, and its changes since the last fsync."""
 
-    sure: bytearray = field(default_factory=bytearray)
+    durable: bytearray = field(default_factory=bytearray)
     pending: list[Write] = field(default_factory=list)
 
     def sync(self) -> None:
-        """Everything written is on the disk."""
+        """Make all writes durable."""
         for write in self.pending:
-            apply(self.sure, write)
+            apply(self.durable, write)
         self.pending.clear()
 
 
 @dataclass(eq=False)
 class Folder:
-    """Names that are sure, and names as the programs saw them."""
+    """A folder's durable names, and the names as the programs saw them."""
 
-    sure: dict[str, Node] = field(default_factory=dict)
+    durable: dict[str, Node] = field(default_factory=dict)
     live: dict[str, Node] = field(default_factory=dict)
 
 
@@ -56,7 +56,7 @@ Node: TypeAlias = File | Folder
 
 @dataclass(frozen=True, slots=True)
 class Naming:
-    """A change of names that happens at once: entries taken away, and one put."""
+    """An atomic change of names: removed entries, and at most one added."""
 
     removed: tuple[tuple[Folder, str], ...]
     folder: Folder | None = None
@@ -65,12 +65,12 @@ class Naming:
 
     @property
     def folders(self) -> set[Folder]:
-        """The folders whose fsync makes it sure."""
+        """The folders whose fsync makes the change durable."""
         return {folder for folder, _ in self.removed} | ({self.folder} if self.folder else set())
 
 
 def apply(content: bytearray, write: Write) -> None:
-    """Do to `content` what a write or a truncation does."""
+    """Apply a write or a truncation to `content`."""
     if write.data is None:
         del content[write.offset :]
         content.extend(bytes(write.offset - len(content)))
@@ -90,7 +90,7 @@ class Disk:
         self._namings: list[Naming] = []
 
     def do(self, record: Record) -> None:
-        """Take in one more change."""
+        """Apply one more record."""
         if record.op == recording.OPEN:
             self._open(record)
         elif record.op == recording.WRITE:
@@ -114,10 +114,10 @@ class Disk:
             raise ValueError(f"a change that cannot be replayed: {record}")
 
     def whole(self) -> dict[str, bytes | None]:
-        """Every path as the programs left it, with its content; None for a folder."""
+        """Every path with its content as the programs left it; None for a folder."""
 
         def content(file: File) -> bytes:
-            data = bytearray(file.sure)
+            data = bytearray(file.durable)
             for write in file.pending:
                 apply(data, write)
             return bytes(data)
@@ -128,11 +128,11 @@ class Disk:
         }
 
     def cut(self, coin: random.Random) -> dict[str, bytes | None]:
-        """One state that a power cut could leave now; None for a folder."""
+        """One state that a power failure could leave now; None for a folder."""
         names = self._names_kept(coin)
         contents: dict[File, bytes] = {}  # one content for a file with two names
         state: dict[str, bytes | None] = {}
-        for path, node in _walk(self.top, lambda folder: names.get(folder, folder.sure)):
+        for path, node in _walk(self.top, lambda folder: names.get(folder, folder.durable)):
             if isinstance(node, File):
                 state[path] = contents.setdefault(node, _content_kept(node, coin))
             else:
@@ -147,7 +147,7 @@ class Disk:
         if node is None:
             node = self._put(record.path, File(), record.inode)
         elif node is not self._by_inode.get(record.inode):
-            raise ValueError(f"{record.path} is another file than the recorder has seen made")
+            raise ValueError(f"the recorder did not see the creation of {record.path}")
         if isinstance(node, File) and record.number & os.O_TRUNC:
             node.pending.append(Write(0, None))
         if record.number & (os.O_DSYNC | os.O_SYNC):
@@ -183,27 +183,27 @@ class Disk:
         self._namings.append(Naming(((old, from_),), new, to, node))
 
     def _sync(self, node: Node) -> None:
-        """Make sure of a file's content, or of a folder's names and of what came before them."""
+        """Make a file's content durable, or a folder's names with the name changes before them."""
         if isinstance(node, File):
             node.sync()
             return
-        wanted, sure = {node}, []
+        wanted, durable = {node}, []
         for naming in reversed(self._namings):
             if naming.folders & wanted:
                 wanted |= naming.folders
-                sure.append(naming)
-        for naming in reversed(sure):
-            _name(naming, lambda folder: folder.sure)
-        self._namings = [naming for naming in self._namings if naming not in sure]
+                durable.append(naming)
+        for naming in reversed(durable):
+            _name(naming, lambda folder: folder.durable)
+        self._namings = [naming for naming in self._namings if naming not in durable]
 
-    # -- what is left ----------------------------------------------------------------------
+    # -- states after a power failure ------------------------------------------------------
 
     def _names_kept(self, coin: random.Random) -> dict[Folder, dict[str, Node]]:
-        """The names of every folder that differ from the sure ones."""
+        """The kept names of every folder whose names differ from the durable ones."""
         names: dict[Folder, dict[str, Node]] = {}
 
         def of(folder: Folder) -> dict[str, Node]:
-            return names.setdefault(folder, dict(folder.sure))
+            return names.setdefault(folder, dict(folder.durable))
 
         how = coin.choice(("none", "all", "first", "by folder"))
         first = {"none": 0, "first": coin.randint(0, len(self._namings))}.get(how)
@@ -234,8 +234,8 @@ def _walk(
 
 
 def _content_kept(file: File, coin: random.Random) -> bytes:
-    """What is sure of a file, with some of what was written since."""
-    content, pending = bytearray(file.sure), file.pending
+    """A file's durable content, with some of the later writes."""
+    content, pending = bytearray(file.durable), file.pending
     if not pending:
         return bytes(content)
     how = coin.choice(("none", "all", "torn", "blocks", "length"))
@@ -262,7 +262,7 @@ def _content_kept(file: File, coin: random.Random) -> bytes:
 
 
 def _pieces(write: Write, block: int) -> Iterator[Write]:
-    """A write cut at the borders of blocks of the file."""
+    """A write, split at the file's block boundaries."""
     if write.data is None:
         yield write
         return

@@ -1,11 +1,11 @@
-/* Keeps, in order and with their data, all changes that a process makes to files in one folder.
+/* Records, in order and with their data, all changes that a process makes to files in one folder.
  *
  *   LD_PRELOAD=recorder.so RECORD_ROOT=/folder RECORD_LOG=/elsewhere/log PROGRAM
  *
  * Each record of the log is a `struct head`, the path, the second path and the data.  A lock is
  * held around the call and its record, so the log has the order in which the kernel saw them.
- * A change through shared memory cannot be seen and is recorded as such (MAPPED): whoever reads
- * the log must then not believe it.
+ * Changes through shared memory are invisible and are recorded as such (MAPPED): the reader must
+ * then reject the log.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -109,7 +109,7 @@ static void put(const void *data, size_t length) {
     const char *at = data;
     while (length) {
         ssize_t n = REAL(write)(log_fd, at, length);
-        if (n <= 0) abort(); /* a log with a hole would prove nothing */
+        if (n <= 0) abort(); /* an incomplete log is useless */
         at += n;
         length -= (size_t)n;
     }
@@ -177,7 +177,7 @@ int creat64(const char *path, mode_t mode) { return creat(path, mode); }
     pthread_mutex_unlock(&lock);                                                      \
     return n;
 
-/* Where a write without an offset went: the position is behind it now, also with O_APPEND. */
+/* The offset of a write without one: the position is now at its end, even with O_APPEND. */
 #define BEHIND (lseek(fd, 0, SEEK_CUR) - n)
 
 ssize_t write(int fd, const void *data, size_t length) {
@@ -190,7 +190,7 @@ ssize_t pwrite64(int fd, const void *data, size_t length, off64_t offset) {
     WRITING(REAL(pwrite64)(fd, data, length, offset), data, offset)
 }
 
-/* What was written by a call that does not hand over one buffer is read back. */
+/* Data of calls that do not pass a single buffer is read back from the file. */
 #define READING_BACK(target, call, where)                                             \
     if (!ours(target)) return call;                                                   \
     pthread_mutex_lock(&lock);                                                        \
@@ -256,7 +256,7 @@ static int64_t length_of(int fd) {
     return fstat(fd, &about) ? 0 : about.st_size;
 }
 int fallocate(int fd, int how, off_t offset, off_t length) {
-    if (how && ours(fd)) note(MAPPED, inode_of(fd), how, 0, 0, 0, 0); /* holes: not known here */
+    if (how && ours(fd)) note(MAPPED, inode_of(fd), how, 0, 0, 0, 0); /* holes are not modeled */
     CUTTING(ours(fd), REAL(fallocate)(fd, how, offset, length), inode_of(fd), length_of(fd), 0)
 }
 int fallocate64(int fd, int how, off64_t offset, off64_t length) {

@@ -1,4 +1,4 @@
-"""Running programs under the recorder, and reading the log it leaves."""
+"""Runs programs under the recorder, and reads its log."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ OPEN, WRITE, TRUNCATE, SYNC, RENAME, UNLINK, MKDIR, LINK, MAPPED = range(1, 10)
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One change to a file, as `recorder.c` writes it; paths are absolute, "" where there is none."""
+    """One change to a file, as `recorder.c` writes it; paths are absolute, "" without one."""
 
     op: int
     inode: int
@@ -33,10 +33,10 @@ def compiler() -> str | None:
 
 
 def build(folder: Path) -> Path:
-    """Compile the recorder into `folder`; RuntimeError where there is no compiler."""
+    """Compile the recorder into `folder`; RuntimeError if there is no compiler."""
     found = compiler()
     if found is None:
-        raise RuntimeError("power cuts are recorded by a C library: install cc, gcc or clang")
+        raise RuntimeError("the recorder is a C library: install cc, gcc or clang")
     library = folder / "recorder.so"
     flags = ["-O1", "-shared", "-fPIC", "-D_FORTIFY_SOURCE=0", "-U_FORTIFY_SOURCE"]
     command = [found, *flags, "-o", library, HERE / "recorder.c", "-ldl", "-lpthread"]
@@ -45,7 +45,7 @@ def build(folder: Path) -> Path:
 
 
 def run(command: Sequence[str | Path], *, library: Path, root: Path, log: Path) -> int:
-    """Run a program whose changes under `root` are added to `log`; returns its exit status."""
+    """Run a program and append its changes under `root` to `log`; returns its exit status."""
     recorded = {"LD_PRELOAD": str(library), "RECORD_ROOT": str(root), "RECORD_LOG": str(log)}
     return subprocess.run(command, env=os.environ | recorded, timeout=900).returncode
 

@@ -1,9 +1,9 @@
-"""What is recorded: a workspace that is filled, labeled, killed, backed up, rebuilt and restored.
+"""The recorded workload: a workspace is filled, labeled, killed, backed up, rebuilt and restored.
 
     python -m benchmarks.powercuts.workload PHASE ROOT SEED
 
-Each phase is a process of its own.  Before an act is sent, and when it is acknowledged, a line is
-written to ROOT/acts.jsonl; the recorder puts it in its place among the changes of the files.
+Each phase is a separate process.  It writes a line to ROOT/acts.jsonl before it sends an act and
+when the act is acknowledged; the recorder records these writes in order with the other changes.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ _CLIENTS = 4
 _CHECKPOINT_OFTEN = "SET wal_autocheckpoint = '60KB'"
 
 
-class Told:
-    """The lines of ROOT/acts.jsonl; after `most` acts its clients are stopped."""
+class ActLog:
+    """Writes the lines of ROOT/acts.jsonl; stops its clients after `most` acts."""
 
     def __init__(self, root: Path, most: int) -> None:
         self._file = os.open(root / ACTS, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
@@ -43,7 +43,7 @@ class Told:
             if kind == "sent":
                 self.left -= 1
                 if self.left < 0:
-                    raise BrokenPipeError  # as when nobody listens: the client stops
+                    raise BrokenPipeError  # the client stops, as when the reader of a pipe is gone
                 what = (asdict(what[0]),)
             if kind == "idle":
                 if self.left < 0:
@@ -55,8 +55,8 @@ class Told:
             os.write(self._file, json.dumps([kind, *what]).encode() + b"\n")
 
 
-def label(workspace: Path, told: Told, seed: int, *, checkpoint: bool = False) -> Database:
-    """Act as several clients at a time until as many acts as wanted are made; returns it open."""
+def label(workspace: Path, told: ActLog, seed: int, *, checkpoint: bool = False) -> Database:
+    """Act as several concurrent clients until `told` stops them; returns the open database."""
     db = Database.open(workspace)
     if checkpoint:
         db.write(lambda tx: tx.execute(_CHECKPOINT_OFTEN))
@@ -72,8 +72,8 @@ def label(workspace: Path, told: Told, seed: int, *, checkpoint: bool = False) -
 
 
 def run(phase: str, root: Path, acts: int, seed: int) -> None:
-    """One phase.  "make", "checkpoint" and "restore" end like a kill: nothing is closed."""
-    workspace, told = root / WORKSPACE, Told(root, acts)
+    """Run one phase.  "make", "checkpoint" and "restore" end like a kill: nothing is closed."""
+    workspace, told = root / WORKSPACE, ActLog(root, acts)
     if phase == "make":
         fill(workspace, clients=_CLIENTS, pairs=PAIRS, seed=seed)
         told("filled", PAIRS)

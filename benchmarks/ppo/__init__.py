@@ -1,1 +1,1 @@
-"""PPO, ours and TRL's last, on the same work."""
+"""Compares this engine with TRL's last PPOTrainer on the same workload."""

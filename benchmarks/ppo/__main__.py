@@ -3,11 +3,11 @@
     python -m benchmarks.ppo [--sizes S M] [--rounds 5] [--variants …] [--eos with] [--json FILE]
     python -m benchmarks.ppo --device cuda --sizes Q --variants shared-bf16 lora-bf16
 
-Makes an environment of its own for TRL (``.venv-trl``), or takes that of --peer-python.  Each engine lives in a process of its
-own and makes one iteration a round, in turn, so that a slow minute of the machine falls on all.
-Gates come first: sampled log-probabilities equal a forward pass to 1e-5, and both engines'
-losses on one stored batch agree to 1e-5.  Figures are CPU seconds, on a GPU the clock's; ratios
-are medians over rounds.
+Creates an environment for TRL (``.venv-trl``), or uses that of --peer-python.  Each engine has its
+own process; in each round the engines run one iteration in turn, so that a slow period of the
+machine affects all of them.  Two checks come first: sampled log-probabilities equal those of a
+forward pass to 1e-5, and both engines' losses on one stored batch agree to 1e-5.  Times are CPU
+seconds, or wall-clock seconds on a GPU; ratios are medians over rounds.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ VARIANTS = ("separate-fp32", "shared-fp32", "lora-fp32", "shared-bf16", "lora-bf
 
 
 def peer_python(given: str | None) -> str:
-    """The interpreter of TRL's environment, made when it is not there and none was given."""
+    """The interpreter of TRL's environment, which is created if it is missing."""
     if given:
         return given
     python = PEER / "bin" / "python"
@@ -48,7 +48,7 @@ def peer_python(given: str | None) -> str:
 
 
 class Engine:
-    """One engine's process, held between iterations."""
+    """One engine's process, which waits between iterations."""
 
     def __init__(self, command: list[str]) -> None:
         self._process = subprocess.Popen(
@@ -61,7 +61,7 @@ class Engine:
         self._read()
 
     def iterate(self, *, count: bool = True) -> None:
-        """Make one iteration; `count=False` warms up."""
+        """Run one iteration; `count=False` is a warm-up."""
         self._say("go")
         found = self._read()
         if count:
@@ -98,7 +98,7 @@ def running(command: list[str]) -> Iterator[Engine]:
 
 
 def _threads(command: list[str]) -> dict[str, str]:
-    """One thread, unless a GPU does the work."""
+    """The environment for one thread, unless the engine uses a GPU."""
     one = {} if "cuda" in command else {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
     return os.environ | one | {"TOKENIZERS_PARALLELISM": "0"}
 
@@ -117,8 +117,7 @@ def _once(command: list[str]) -> dict[str, float]:
 
 
 def gates(size: str, peer: str | None) -> dict[str, float]:
-    """Differences that must be below 1e-5 before any timing counts; without a peer, its losses
-    are not compared."""
+    """Differences that must be below 1e-5 before timing; losses are compared only with a peer."""
     case = Case(size, eos=True)
     with tempfile.TemporaryDirectory() as scratch:
         batch = str(Path(scratch) / "batch.pt")
@@ -129,15 +128,15 @@ def gates(size: str, peer: str | None) -> dict[str, float]:
         f"{name}_loss": abs(ours[name] - theirs[name]) for name in ("policy", "value") if peer
     }
     if max(found.values()) > 1e-5:
-        sys.exit(f"size {size}: the engines disagree, so no timing counts: {found}")
+        sys.exit(f"size {size}: the engines disagree, so timings are invalid: {found}")
     return found
 
 
 def flops(size: Size, tokens: float) -> float:
-    """Operations that an iteration with a shared trunk cannot do without (matrix products only).
+    """Minimum operations of an iteration with a shared trunk, matrix products only.
 
-    Sampling and the reference read every token once, the reward model too; each epoch reads
-    it forward and backward.  The output layer counts at response tokens.
+    Sampling, the reference and the reward model process every token once; each epoch processes it
+    forward and backward.  The output layer counts only at response tokens.
     """
     narrow = size.hidden * size.kv_heads // size.heads
     attention = 2 * size.hidden * (size.hidden + narrow)
@@ -149,7 +148,7 @@ def flops(size: Size, tokens: float) -> float:
 
 
 def measure(case: Case, options: argparse.Namespace, peer: str | None) -> list[dict[str, Any]]:
-    """One row a variant: medians over interleaved rounds."""
+    """One row per variant: medians over interleaved rounds."""
     with ExitStack() as stack:
         theirs = stack.enter_context(running(_module(peer, "peer", case))) if peer else None
         ours = {
@@ -225,7 +224,7 @@ def table(rows: list[dict[str, Any]]) -> str:
 
 
 def _shown(row: dict[str, Any], name: str, digits: str) -> str:
-    """A figure of the peer, which may not have run."""
+    """A figure of the peer, or an empty text if the peer did not run."""
     return format(row[name], digits) if name in row else "–"
 
 
@@ -234,7 +233,7 @@ def _bar(row: dict[str, Any]) -> float | None:
 
 
 def main() -> int:
-    """Print the table; the exit status is 1 when a bar is missed."""
+    """Print the table; the exit status is 1 if a target ratio is missed."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
@@ -248,7 +247,7 @@ def main() -> int:
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     peer = None if options.alone else peer_python(options.peer_python)
-    # Arithmetic is compared in fp32 on a CPU, whose sums every machine repeats.
+    # Losses are compared in fp32 on a CPU, where sums are reproducible.
     gated = options.sizes if options.device == "cpu" else ["S"]
     found = {size: gates(size, peer) for size in gated}
     kinds = {"with": [True], "without": [False], "both": [True, False]}[options.eos]
@@ -259,7 +258,7 @@ def main() -> int:
         options.json.write_text(json.dumps({"gates": found, "rows": rows}, indent=1) + "\n")
     short = [row for row in rows if peer and row["ratio"] < (_bar(row) or 0)]
     for row in short:
-        print(f"short of the bar: {row['variant']} on {row['size']}: {row['ratio']:.2f}×")
+        print(f"below the target: {row['variant']} on {row['size']}: {row['ratio']:.2f}×")
     return bool(short)
 
 

@@ -1,4 +1,4 @@
-"""The work that both engines do: models from a config, prompts, a tokenizer.  Imports no engine."""
+"""The workload of both engines: models from a config, prompts, a tokenizer.  Imports no engine."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ END_PROBABILITY = 1 / 32
 
 @dataclass(frozen=True, kw_only=True)
 class Size:
-    """A model's shape, and how much is sampled and trained on in an iteration."""
+    """A model's shape, and the size of an iteration."""
 
     hidden: int
     layers: int
@@ -42,7 +42,7 @@ class Size:
     new_tokens: int = 48
     minibatch: int = 8
     bars: tuple[tuple[str, float], ...] = ()
-    """Speed-ups over TRL with end-of-text that we want to reach, by variant."""
+    """Target speed-ups over TRL with end-of-text, by variant."""
 
 
 SIZES = {
@@ -57,7 +57,7 @@ SIZES = {
             ("shared-bf16", 4.2), ("lora-bf16", 5.0),
         ),
     ),
-    # So small that its figures mean nothing: for a test of the benchmark itself.
+    # For a test of the benchmark; too small for meaningful figures.
     "T": Size(
         hidden=32, layers=2, heads=2, kv_heads=2, inner=64, vocabulary=128, prompts=8, new_tokens=8,
         minibatch=4,
@@ -73,7 +73,7 @@ SIZES = {
 
 @dataclass(frozen=True)
 class Case:
-    """Which models, and whether responses end by themselves."""
+    """The models, and whether responses end with end-of-text."""
 
     name: str
     eos: bool
@@ -120,7 +120,7 @@ class Case:
         return model
 
     def scorer(self, seed: int) -> Any:
-        """A model with one score a text, of the policy's size: the reward model, a critic."""
+        """A model with one score per text, of the policy's size: the reward model or a critic."""
         torch.manual_seed(seed)
         return LlamaForSequenceClassification(self.config(num_labels=1)).eval()
 
@@ -148,10 +148,10 @@ def tokenizer(size: Size) -> Any:
 
 
 class Pacer:
-    """Waits for "go" before every iteration and reports what it cost.
+    """Waits for "go" before every iteration and reports its time and memory.
 
-    `seconds` are CPU seconds, which other programs disturb least, or on a GPU the clock's.
-    `memory` is the process's peak, or on a GPU the peak of what torch allocated there; MB.
+    `seconds` are CPU seconds, which depend little on other programs, or wall-clock seconds on a
+    GPU.  `memory` is the process's peak, or the peak of torch's allocations on a GPU, MB.
     """
 
     def __init__(self, device: str = "cpu") -> None:
@@ -159,7 +159,7 @@ class Pacer:
         self._start = 0.0
 
     def wait(self) -> bool:
-        """Block until the next iteration is wanted; False when none is."""
+        """Block until the driver requests an iteration; False if it requests no more."""
         line = sys.stdin.readline().strip()
         self._start = self._now()
         return line == "go"
@@ -180,13 +180,13 @@ class Pacer:
 
 
 def say(**fields: Any) -> None:
-    """One line of JSON for the driver; everything else goes to stderr."""
+    """Write one line of JSON for the driver; all other output goes to stderr."""
     sys.__stdout__.write(json.dumps(fields) + "\n")  # type: ignore[union-attr]
     sys.__stdout__.flush()  # type: ignore[union-attr]
 
 
 def sgemm_peak() -> float:
-    """GF/s of large fp32 matrix products on the threads this process has, the best of several."""
+    """GFLOP/s of large fp32 matrix products on this process's threads, the best of several."""
     a, b = torch.randn(1024, 1024), torch.randn(1024, 1024)
     return max(_rate(lambda: a @ b, 2 * 1024**3) for _ in range(8)) / 1e9
 

@@ -1,4 +1,4 @@
-"""One process of this project's PPOTrainer, paced by the driver."""
+"""One process of this project's PPOTrainer, controlled by the driver."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Scorer:
 
 
 def trainer_of(case: work.Case, variant: str, **changes: Any) -> PPOTrainer:
-    """The engine on the benchmark's work."""
+    """The engine's trainer for the benchmark's workload."""
     settings = VARIANTS[variant]
     size = case.size
     prompts, tokenizer = work.prompts(size), work.tokenizer(size)
@@ -123,7 +123,7 @@ def gate(case: work.Case, path: Path) -> None:
 
 
 def main() -> None:
-    """Train, or make what the gates need."""
+    """Train, or compute the inputs of the checks."""
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("--size", default="S")
     parser.add_argument("--no-eos", action="store_true")

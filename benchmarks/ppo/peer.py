@@ -1,4 +1,4 @@
-"""One process of TRL 1.12's PPOTrainer, paced by the driver.  Runs in the peer environment."""
+"""One process of TRL 1.12's PPOTrainer, controlled by the driver.  Runs in TRL's environment."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Paced(TrainerCallback):
 
 
 def losses(case: work.Case, batch: Path) -> None:
-    """Policy and value loss of TRL's loop body on a stored batch of right-padded responses."""
+    """Policy and value loss of TRL's training loop on a stored batch of right-padded responses."""
     given = torch.load(batch, weights_only=True)
     policy, critic = case.policy(), case.scorer(2)
     responses, mask, start = given["responses"], given["mask"], given["prompt_width"]
@@ -57,7 +57,7 @@ def losses(case: work.Case, batch: Path) -> None:
 
 
 def main() -> None:
-    """Train, or compute what a gate needs."""
+    """Train, or compute the losses for the check."""
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("--size", default="S")
     parser.add_argument("--no-eos", action="store_true")

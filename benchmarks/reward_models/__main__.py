@@ -1,31 +1,33 @@
-"""What the parts of the reward model buy, on the demo's gold preference.
+"""Ablations of the reward model on the demo, measured with the gold preference.
 
     python -m benchmarks.reward_models ties [--seeds 0 1 2] [--labels 300] [--set epochs=1 lr=5e-4]
     python -m benchmarks.reward_models annotators [--labels 1500] ... [--report]
 
-Every seed draws prompts, answers of the embedded model to them, annotators, and judgments of
-random pairs, one a prompt until all have one.  All arms of a seed learn from the same judgments
-by the settings of pipeline/config/presets/demo.toml, and as the reward stage does: it holds out a share of them,
-lets another say when to stop where it is large enough, and puts rewards on the scale that both fit.
-Rewards are the mean over members.  They are measured on further prompts, all pairs of four answers:
+Every seed draws prompts, the embedded model's answers to them, annotators, and judgments of random
+pairs; a prompt repeats only after all prompts had a pair.  All arms of a seed learn from the same
+judgments with the settings of pipeline/config/presets/demo.toml, as in the reward stage: it holds
+out a share of the judgments, uses another share for early stopping if that is large enough, and
+scales rewards to fit both.  Rewards are the mean over members.  They are measured on other prompts,
+over all pairs of four answers:
 
-* accuracy: how often they order a pair as the gold does;
-* log-loss and ECE of the preferences of careful annotators whom no model has met, two judgments a
-  pair: by the model the first is preferred with σ(log P(first) − log P(second)), which every tie
-  model says; *trained* ones are of the rewards as they were before they were put to scale;
-* scale: what trained rewards were multiplied by, and the factor that would have fitted best;
+* accuracy: how often rewards order a pair as gold does;
+* log-loss and ECE of preferences by careful annotators who labeled no training data, two judgments
+  per pair: the model predicts first with probability σ(log P(first) − log P(second)), which every
+  tie model defines; *trained* figures are those of rewards before scaling;
+* scale: the factor on the trained rewards, and the factor that would have fitted best;
 * correlation of rewards with gold over all answers, and of prompts' mean rewards with mean gold.
 
-`ties`: the tie models, and Rao and Kupper's with *both bad* read as a tie and no more.  Annotators
-are careful and state strengths, which `ordinal` alone reads.  `annotators`: a slope and a leaning
-learned for each annotator (joint) or not (pooled), with 20 of whom 30% or none are bad, and, when
-asked for, from the careful ones alone (oracle).  AUC is how well the bad are told from the careful:
-by weight and slope as the reward stage reports them, from judgments that the measuring model did
-not learn from; and by the slopes that were learned with the rewards.
+`ties` compares the tie models, and Rao and Kupper's with *both bad* as a plain tie.  Annotators are
+careful and state strengths, which only `ordinal` uses.  `annotators` compares a learned slope and
+side bias for each annotator (joint) with none (pooled), for 20 annotators of whom 30% or none are
+bad; the optional arm oracle learns only from the careful ones.  AUC measures how well annotator
+estimates separate bad from careful annotators: the weights and slopes that the reward stage
+reports, from judgments that the measuring model did not learn from, and the slopes learned with the
+rewards.
 
-One JSON a part and seed is written, and arms that are in it are not run again.  `--report` only
-prints what they say, with Student's 95% intervals of paired differences over seeds.  The exit
-status is 1 where ten seeds or more do not show what is wanted.
+Writes one JSON file per part and seed; arms that are in it are not repeated.  `--report` only
+prints stored results, with Student's 95% intervals of paired differences over seeds.  The exit
+status is 1 if ten seeds or more miss a target.
 """
 
 from __future__ import annotations
@@ -48,8 +50,8 @@ from pipeline.demo import MODEL_DIR
 from pipeline.models.text import ChatTokenizer
 
 
-def held_seeds(args: argparse.Namespace, config: RewardConfig) -> list[dict[str, Any]]:
-    """What each seed holds: what is missing is made, unless only a report is asked for."""
+def seed_results(args: argparse.Namespace, config: RewardConfig) -> list[dict[str, Any]]:
+    """The results of each seed; missing ones are computed, unless --report is set."""
     part = PARTS[args.part]
     quietly()
     chat = ChatTokenizer.load(str(MODEL_DIR))
@@ -88,14 +90,14 @@ def main() -> int:
     )
     parser.add_argument("part", choices=list(PARTS))
     parser.add_argument("--seeds", type=int, nargs="+", default=list(range(10)))
-    parser.add_argument("--arms", nargs="+", help="by default all but the optional ones")
+    parser.add_argument("--arms", nargs="+", help="default: all but the optional ones")
     parser.add_argument("--labels", type=int, help="judgments per seed; 300 for ties, 1500")
     parser.add_argument("--measured", type=int, default=250, help="held-out prompts per seed")
     parser.add_argument("--set", nargs="+", default=[], metavar="NAME=VALUE", help="of [reward]")
     parser.add_argument("--folder", type=Path, default=CACHE / "reward_models")
-    parser.add_argument("--report", action="store_true", help="only print what there is")
+    parser.add_argument("--report", action="store_true", help="only print stored results")
     parser.add_argument(
-        "--pool", type=int, help="sample answers to so many prompts of each role; all by default"
+        "--pool", type=int, help="number of prompts of each role to sample answers to; default: all"
     )
     args = parser.parse_args()
     part = PARTS[args.part]
@@ -107,7 +109,7 @@ def main() -> int:
         config = reward_settings(args.set)
     except ValueError as error:
         parser.error(str(error))
-    held = held_seeds(args, config)
+    held = seed_results(args, config)
     return report(args.part, part.arms, {each["seed"]: each["arms"] for each in held})
 
 

@@ -1,4 +1,4 @@
-"""What is measured of a reward model on prompts that it did not learn from."""
+"""Measures of a reward model on prompts that it did not learn from."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from pipeline.reward.quality.metrics import expected_calibration_error
 from pipeline.simulation.annotators import population
 
 STRANGERS, JUDGMENTS = 50, 2
-"""Careful annotators who judge held-out pairs, and how often they judge each."""
+"""Number of careful annotators who judge held-out pairs, and judgments per pair."""
 SCALES = np.geomspace(0.05, 5, 201)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Fresh:
-    """Preferences on held-out pairs: answers by place among the held-out ones, and who won, (N,)."""
+    """Preferences on held-out pairs, (N,): indices of the answers, and whether the first won."""
 
     first: np.ndarray
     second: np.ndarray
@@ -31,7 +31,7 @@ class Fresh:
 
     @classmethod
     def judged(cls, world: World, chat: ChatTokenizer) -> Fresh:
-        """By careful annotators whom no reward model has met."""
+        """Preferences by careful annotators who labeled no training data."""
         start = world.held_out_answers().start
         careful = population(STRANGERS, bad=0.0, seed=1_000_000 + world.seed)
         pairs = [
@@ -54,7 +54,7 @@ class Fresh:
 
 
 def measured(fitted: Fitted, world: World, fresh: Fresh) -> dict[str, float]:
-    """The figures of the module `benchmarks.reward_models.__main__` that every arm has."""
+    """The figures of every arm, as described in `benchmarks.reward_models.__main__`."""
     start, network = world.held_out_answers().start, fitted.model.network
     rewards = np.array(fitted.model(world.conversations[start:], world.texts[start:]))
     gold = world.gold[start:]
@@ -80,18 +80,18 @@ def measured(fitted: Fitted, world: World, fresh: Fresh) -> dict[str, float]:
 
 
 def preferred(network: Any, d: np.ndarray, theta: float) -> np.ndarray:
-    """The probability that a preference is for the first, of (N,) differences of rewards."""
+    """(N,) probabilities that a preference is for the first, from (N,) reward differences."""
     logit = preference_logit(torch.from_numpy(d), theta, network.likelihood.tie_model)
     return torch.sigmoid(logit).numpy()
 
 
 def log_loss(stated: np.ndarray, won: np.ndarray) -> float:
-    """Mean −log of what was stated of the outcome, nats."""
+    """Mean negative log-probability of the outcomes, nats."""
     return float(-np.log(np.where(won == 1, stated, 1 - stated)).mean())
 
 
 def auc(merits: Mapping[str, float], profiles: Mapping[str, str]) -> float:
-    """The chance that a careful annotator has more merit than a bad one; equal merit counts half."""
+    """The probability that a careful annotator ranks above a bad one; ties count half."""
     careful, bad = (
         np.array([merit for id, merit in merits.items() if (profiles[id] == "careful") == wanted])
         for wanted in (True, False)

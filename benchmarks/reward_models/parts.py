@@ -22,8 +22,8 @@ BAD = 0.3
 
 @dataclass(frozen=True, kw_only=True)
 class Arm(TrialArm):
-    """`settings` of [reward] in which it differs; the share of `bad` annotators, and whether what
-    they say is left out."""
+    """An arm's `settings` of [reward], its share of `bad` annotators, and whether their judgments
+    are left out."""
 
     bad: float = 0.0
     careful_only: bool = False
@@ -31,8 +31,8 @@ class Arm(TrialArm):
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
-    """What is compared: arms, of which the `optional` run when asked for, and with how many labels
-    and annotators."""
+    """A comparison: its arms, of which `optional` ones run only on request, and the numbers of
+    labels and annotators."""
 
     arms: Mapping[str, Arm]
     labels: int
@@ -98,26 +98,26 @@ def run_arm(
         "cpu_seconds": fitted.cpu_seconds,
     }
     if fitted.model.network.annotators is not None and arm.bad:
-        found |= told_apart(fitted, people, config, chat)
+        found |= separation(fitted, people, config, chat)
     return found
 
 
 def judgments(
     world: World, people: Sequence[SimulatedAnnotator], labels: int, chat: ChatTokenizer
 ) -> list[JudgedPair]:
-    """What `people` say of random pairs."""
+    """Judgments of random pairs by `people`."""
     asked = People(world, people)
     said = [asked.label(*pair) for pair in world.random_pairs(labels, chat)]
     return [judged_pair(world, label, place, chat) for place, label in enumerate(said)]
 
 
-def told_apart(
+def separation(
     fitted: Fitted, people: Sequence[SimulatedAnnotator], config: RewardConfig, chat: ChatTokenizer
 ) -> dict[str, Any]:
-    """How well the bad annotators are told from the careful ones, and what was found of each.
+    """How well estimates separate bad from careful annotators, and the estimates of each.
 
-    As the reward stage reports them: on what the model did not see by the model, on what it
-    learned from by an audit model that learned from the rest.
+    As in the reward stage, the model measures judgments that it did not learn from; an audit model
+    trained on those measures the others.
     """
     profiles = {annotator.name: annotator.profile for annotator in people}
     network, known = fitted.model.network, fitted.model.network.annotators

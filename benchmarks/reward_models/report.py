@@ -1,4 +1,4 @@
-"""Markdown tables of what the seeds say, and whether it is what is wanted."""
+"""Markdown tables of the seeds' results, and checks of the targets."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ SEEDS_NEEDED, WANTED_GAIN, WANTED_AUC = 10, 0.007, 0.95
 
 
 def report(part: str, arms: Iterable[str], found: Found) -> int:
-    """Print both tables; 1 where the seeds suffice and something wanted is missed."""
+    """Print both tables; return 1 if there are enough seeds and a target is missed."""
     rows: list[tuple[Any, ...]] = []
     for arm in arms:
         of_arm = [each[arm] for each in found.values() if arm in each]
@@ -63,13 +63,13 @@ def report(part: str, arms: Iterable[str], found: Found) -> int:
     names, compared = (
         [name.replace("_", " ") for name in figures] for figures in (FIGURES[part], COMPARED[part])
     )
-    print(markdown(("arm", "seeds", *names, "epochs", "CPU seconds a training"), rows))
+    print(markdown(("arm", "seeds", *names, "epochs", "CPU seconds per training"), rows))
     print(f"\n{markdown(('paired difference', 'seeds', *compared), gains)}")
     return exit_status(list(wanted_ties(found) if part == "ties" else wanted_annotators(found)))
 
 
 def wanted_ties(found: Found) -> Iterator[str]:
-    """What is missed of: Rao and Kupper's or the ordinal model beats dropping ties."""
+    """Missed targets: Rao and Kupper's or the ordinal model beats dropping ties."""
     arms = [arm for arm in ("rao_kupper", "ordinal") if enough(found, arm, "drop")]
     gains = {arm: [gain(found, arm, "drop", name) for name in ("log_loss", "ece")] for arm in arms}
     if gains and not any(
@@ -79,7 +79,7 @@ def wanted_ties(found: Found) -> Iterator[str]:
 
 
 def wanted_annotators(found: Found) -> Iterator[str]:
-    """What is missed of: a gain with bad annotators, none lost without, the bad are told apart."""
+    """Missed targets: a gain with bad annotators, no loss without, separation of the bad ones."""
     if enough(found, "joint-30", "pooled-30"):
         more = gain(found, "joint-30", "pooled-30", "accuracy")
         if not (more.mean >= WANTED_GAIN and surely(more, above=True)):
@@ -94,7 +94,7 @@ def wanted_annotators(found: Found) -> Iterator[str]:
 
 
 def values(found: Found, arm: str, name: str) -> dict[int, float]:
-    """A figure of an arm by seed, where it is known."""
+    """A figure of an arm by seed, for seeds that have it."""
     known = {seed: arms[arm].get(name) for seed, arms in found.items() if arm in arms}
     return {seed: value for seed, value in known.items() if value is not None}
 
@@ -104,7 +104,7 @@ def gain(found: Found, ours: str, theirs: str, name: str) -> Estimate:
 
 
 def surely(difference: Estimate, *, above: bool) -> bool:
-    """Whether the whole interval lies above 0, or below it."""
+    """Whether the whole interval is above 0, or below it."""
     if difference.low is None or difference.high is None:
         return False
     return difference.low > 0 if above else difference.high < 0

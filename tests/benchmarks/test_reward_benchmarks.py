@@ -20,7 +20,7 @@ from benchmarks.demo_world import (
     judged_pair,
     reward_settings,
 )
-from benchmarks.pandalm_compare import ARMS, PARTS, Votes, majorities, parted
+from benchmarks.pandalm_compare import ARMS, PARTS, Votes, majorities, split_votes
 from benchmarks.pandalm_compare import run_arm as run_votes
 from benchmarks.reward_models.measures import Fresh, auc, log_loss
 from benchmarks.reward_models.parts import PARTS as REWARD_PARTS
@@ -66,7 +66,7 @@ def test_random_pairs_go_round_the_prompts_and_none_comes_twice(world, chat):
     for start in range(0, 18, 3):
         assert {a // ANSWERS for a, _ in pairs[start : start + 3]} == {0, 1, 2}
     assert world.random_pairs(5, chat) == pairs[:5]
-    with pytest.raises(ValueError, match="there are 18 pairs to ask about and not 19"):
+    with pytest.raises(ValueError, match="there are only 18 pairs to label, not 19"):
         world.random_pairs(19, chat)
 
 
@@ -256,7 +256,7 @@ def test_every_prompt_is_held_out_once_in_ten_seeds_and_the_next_ten_part_anew(c
             rows("a", "a", "b", item=n, prompt=f"Why {n // 2}?"), chat, context=512, limit=512
         ).votes
     ]
-    folds = [parted(votes, seed) for seed in range(2 * PARTS)]
+    folds = [split_votes(votes, seed) for seed in range(2 * PARTS)]
     for learned, held_out in folds:
         assert not {v.prompt for v in learned} & {v.prompt for v in held_out}
         assert len(learned) + len(held_out) == len(votes)
