@@ -7,11 +7,11 @@
         print(update.step, update.metrics["reward/mean"], update.metrics["kl/reference"])
     trainer.save("policy")
 
-Names are imported on first use, so that `pipeline.ppo.config` and `pipeline.ppo.metrics` can be
-imported without torch.
+Names are imported on first use, so that importing `pipeline.ppo.config` or `pipeline.ppo.metrics`
+does not import torch.
 """
 
-# ruff: noqa: F401 (imports for type checkers are the names that this module exports)
+# ruff: noqa: F401 (the imports under TYPE_CHECKING are this module's exports)
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any

@@ -1,4 +1,4 @@
-"""The mathematics of PPO: pure functions of masked tensors.
+"""The equations of PPO, as pure functions of masked tensors.
 
 docs/algorithm.md derives the formulas.
 
@@ -32,14 +32,14 @@ def masked_var(x: Tensor, mask: Tensor) -> Tensor:
 
 
 def whitening_scale(x: Tensor, mask: Tensor) -> Tensor:
-    """The scalar 1 / σ over True positions, by which `whiten` multiplies."""
+    """The scalar 1 / σ over True positions; `whiten` multiplies by it."""
     return torch.rsqrt(masked_var(x, mask) + 1e-8)
 
 
 def whiten(x: Tensor, mask: Tensor, *, shift_mean: bool = True) -> Tensor:
     """Scale to mean 0 and variance 1 over True positions; 0 elsewhere.
 
-    `shift_mean=False` keeps the mean, as for rewards: moving it would reward or penalize length.
+    `shift_mean=False` keeps the mean, for rewards: shifting it would reward or penalize length.
     """
     mean = masked_mean(x, mask)
     white = (x - mean) * whitening_scale(x, mask)
@@ -49,11 +49,11 @@ def whiten(x: Tensor, mask: Tensor, *, shift_mean: bool = True) -> Tensor:
 def kl_estimate(log_ratio: Tensor, estimator: str) -> Tensor:
     """Estimate of KL(π‖π_ref) from each sampled token's ρ = log π − log π_ref, nats, any shape.
 
-    `ppo.kl_estimator` selects the one that is charged: k1 (default), k2 or `full_kl`.  k3 and abs are
-    metrics only.
+    `ppo.kl_estimator` selects the penalized one: k1 (default), k2 or `full_kl`.  k3 and abs are
+    only metrics.
 
-    k1 = ρ, k2 = ρ²/2, k3 = e^−ρ − 1 + ρ, abs = |ρ|.  k1 and k3 are unbiased; only k2 has, on average,
-    the gradient of the KL.  k1 may be negative and must not be clamped.
+    k1 = ρ, k2 = ρ²/2, k3 = e^−ρ − 1 + ρ, abs = |ρ|.  k1 and k3 are unbiased; only k2's expected
+    gradient is that of the KL.  k1 may be negative and must not be clamped.
     (J. Schulman, "Approximating KL divergence", 2020; Liu et al., arXiv:2510.01555.)
     """
     match estimator:
@@ -97,8 +97,8 @@ def gae(
 ) -> tuple[Tensor, Tensor]:
     """Advantages Σ_k (γλ)^k δ_{t+k} and returns A_t + V_t, both 0 under the mask.
 
-    δ_t = r_t + γ V_{t+1} − V_t.  No value follows the last token, also of a response that was cut
-    off, because the score is for the response as it is.
+    δ_t = r_t + γ V_{t+1} − V_t.  V is 0 after the last token, even if the response was cut off,
+    because the score is that of the truncated response.
     (Schulman et al., "High-dimensional continuous control using GAE", eq. 16.)
     """
     values = torch.where(mask, values, 0)
@@ -115,8 +115,8 @@ def gae(
 class Advantages(NamedTuple):
     """(B, T) advantages before and after whitening and clipping, and returns.
 
-    `scale` is the factor of whitening, 1 without; a KL in the loss is multiplied by it too, so that
-    β keeps its unit.
+    `scale` is the factor of whitening, 1 without.  A KL in the loss is also multiplied by it, so
+    that β keeps its unit.
     """
 
     raw: Tensor
@@ -128,8 +128,8 @@ class Advantages(NamedTuple):
 def compute_advantages(
     *, token_rewards: Tensor, values: Tensor, mask: Tensor, config: PPOConfig
 ) -> Advantages:
-    """GAE on the rewards, then whitening and clipping as the settings ask."""
-    # Only a critic's value can stand for the rewards after a token.
+    """GAE on the rewards, then whitening and clipping according to the settings."""
+    # λ < 1 bootstraps from values, and only a critic predicts the rewards after a token.
     lam = config.lam if config.baseline == "critic" else 1.0
     raw, returns = gae(rewards=token_rewards, values=values, mask=mask, gamma=config.gamma, lam=lam)
     advantages, scale = raw, 1.0
@@ -155,7 +155,8 @@ class PPOLoss(NamedTuple):
     """Loss of a micro-batch and its terms; all but `total` are detached.
 
     `policy`, `value`, `kl` and `approx_kl` are sums over tokens divided by the tokens of the whole
-    minibatch; `clipped` and `value_clipped` count tokens.  So micro-batches add up.
+    minibatch; `clipped` and `value_clipped` count tokens.  Losses of micro-batches therefore add
+    up.
     """
 
     total: Tensor
@@ -182,7 +183,8 @@ def surrogate(
 
     The minimum of A·ρ and A·clamp(ρ, 1 − low, 1 + high) (Schulman et al. 2017, eq. 7).  For A < 0,
     `dual` > 1 bounds it below by dual · A (Ye et al. 2020, "Mastering complex control", eq. 5);
-    `symmetric`, for study, takes the maximum instead, so that nothing stops ρ from falling to 0.
+    `symmetric`, for experiments, takes the maximum instead, which does not stop ρ from falling to
+    0.
     """
     gain = advantages * ratio
     clipped = advantages * ratio.clamp(1 - low, 1 + high)
@@ -199,8 +201,8 @@ def value_error(
 ) -> tuple[Tensor, Tensor]:
     """Half the squared error of each value, and where the clipped error was larger.
 
-    With `clip`, the maximum of the error and of that of the value clipped to within `clip` of its
-    rollout value.  With `huber`, errors beyond it count linearly.
+    With `clip`, the maximum of two errors: that of the value, and that of the value clipped to
+    within `clip` of its rollout value.  With `huber`, errors above it are penalized linearly.
     """
 
     def error(guess: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Baselines other than the critic, for study: `ppo.baseline` "return_to_go" and "category_mean"."""
+"""Baselines other than the critic, for experiments: "return_to_go" and "category_mean"."""
 
 from collections.abc import Sequence
 
@@ -11,14 +11,14 @@ from pipeline.ppo.config import PPOConfig
 
 
 class Baseline:
-    """What returns are compared with in place of a critic's values."""
+    """A baseline that replaces the critic's values."""
 
     def __init__(self, config: PPOConfig, categories: Sequence[str]) -> None:
         self.config = config
         self.categories = categories
         """The category of each prompt."""
         self.means: dict[str, list[float]] = {}
-        """Category to [number of returns so far, their mean]."""
+        """By category: [number of returns so far, their mean]."""
 
     def values(self, batch: Batch) -> Tensor:
         """(B, T) baseline at each token: 0, or the mean return so far of the prompt's category."""

@@ -1,4 +1,4 @@
-"""The responses of one update: the fields that each step adds, and micro-batches."""
+"""The responses of one update, with the fields that each step adds, and micro-batches."""
 
 from collections.abc import Sequence
 from copy import copy
@@ -28,15 +28,15 @@ class Batch:
     prompt_lengths: Tensor
     """(B,) tokens."""
     lengths: Tensor
-    """(B,) sampled tokens, end-of-text included; masks are made from these alone."""
+    """(B,) sampled tokens, end-of-text included; masks are made only from these."""
     tokens: Tensor
-    """The responses alone."""
+    """The responses without prompts."""
     finish_reasons: list[str]
     """"stop" or "length", as in `Rollout`."""
     sampler_logprobs: Tensor
-    """As the sampler computed them."""
+    """Log-probabilities computed by the sampler."""
     old_logprobs: Tensor
-    """log π_old, as the trainer computes them."""
+    """log π_old, computed by the trainer."""
     entropies: Tensor | None
     values: Tensor | None
     """V of the state before each token at rollout time, or another baseline."""
@@ -51,13 +51,13 @@ class Batch:
     exact_kl: Tensor | None = field(init=False)
     """Per-token KL over the whole vocabulary, with kl_estimator "full"."""
     importance_weights: Tensor | None = field(init=False)
-    """Correct for a sampler whose probabilities differ from the policy's; None stands for 1."""
+    """Correction for a sampler whose probabilities differ from the policy's; None means 1."""
 
     # Shape.
     log_ratio: Tensor = field(init=False)
     """log π_old − log π_ref."""
     kl: Tensor = field(init=False)
-    """The divergence that is charged: `log_ratio`, or `exact_kl` where there is one."""
+    """The penalized divergence: `log_ratio`, or `exact_kl` if there is one."""
     token_rewards: Tensor = field(init=False)
     reward_scale: float = field(init=False)
     """The factor by which whitening multiplied the rewards; 1 without whitening."""
@@ -95,11 +95,11 @@ class Batch:
         )
 
     def take(self, rows: list[int]) -> "Batch":
-        """These rows, cut to the longest of them; per-row tensors and lists only."""
+        """These rows, cut to the longest of them; only per-row tensors and lists."""
         index = torch.tensor(rows, device=self.lengths.device)
         lengths, prompt_lengths = self.lengths[index], self.prompt_lengths[index]
         width = int(lengths.max())
-        # The last token is predicted, never read.
+        # The last token is only predicted, so the model does not read it.
         read = int((prompt_lengths + lengths).max()) - 1
         part = copy(self)
         for name, value in vars(self).items():
@@ -114,7 +114,7 @@ class Batch:
     def mask(self) -> Tensor:
         """The loss mask (response mask): (B, T), True on sampled tokens, end-of-text included.
 
-        Losses, whitening and metrics average over these tokens alone; False is padding.
+        Losses, whitening and metrics average only over these tokens; False is padding.
         """
         return length_mask(self.lengths, self.tokens.shape[1])
 

@@ -1,4 +1,4 @@
-"""Checkpoint files: written atomically, checked when read; the newest two are kept."""
+"""Checkpoint files: written atomically, verified on load; the newest two are kept."""
 
 from __future__ import annotations
 
@@ -54,8 +54,8 @@ def save_checkpoint(directory: Path, step: int, state: dict[str, Any]) -> Path:
     """Write `directory/step-000042/state.pt`, then remove all but the newest two.
 
     `state` is `PPOTrainer.state_dict`: weights that training changes, optimizer, β, moments, prompt
-    order, random states, history, and the fingerprint of the run.  A checkpoint is renamed after it is written and before it is removed, so a visible one is
-    always complete.
+    order, random states, history, and the fingerprint of the run.  A checkpoint is renamed after it
+    is written and before it is removed, so a visible one is always complete.
     """
     final = checkpoint_path(directory, step)
     draft = directory / f".{final.name}.tmp"
@@ -80,7 +80,7 @@ def _write(state: dict[str, Any], file: IO[bytes]) -> None:
     try:
         torch.save(state, file)
     except RuntimeError as error:
-        # torch's zip writer replaces the error of the disk with its own.
+        # torch's zip writer hides the disk's error behind its own.
         if isinstance(error.__context__, OSError):
             raise error.__context__ from None
         raise
@@ -108,7 +108,7 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
             damaged = parts.testzip()
         if damaged is None:
             return torch.load(path / _FILE, map_location="cpu", weights_only=True)
-        reason = f"{damaged} is not what was written"
+        reason = f"{damaged} does not match its checksum"
     except FileNotFoundError:
         reason = f"{_FILE} is missing"
     except (zipfile.BadZipFile, pickle.UnpicklingError, RuntimeError, EOFError, OSError) as error:
@@ -159,7 +159,7 @@ def _step(path: Path) -> int:
 
 def random_states(generators: dict[str, torch.Generator]) -> dict[str, Any]:
     """The states of the engine's generators and of the global ones, which a reward may use."""
-    kind, keys, *rest = np.random.get_state()  # noqa: NPY002 - the legacy global is what callers use
+    kind, keys, *rest = np.random.get_state()  # noqa: NPY002 - rewards use the legacy global state
     return {
         "generators": {name: g.get_state() for name, g in generators.items()},
         "torch": torch.get_rng_state(),
@@ -183,7 +183,7 @@ def restore_random_states(states: dict[str, Any], generators: dict[str, torch.Ge
 
 
 def _sync_directory(directory: Path) -> None:
-    """Make a rename survive a power cut."""
+    """Fsync a directory, so that a rename in it survives a power failure."""
     handle = os.open(directory, os.O_RDONLY)
     try:
         os.fsync(handle)

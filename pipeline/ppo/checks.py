@@ -1,4 +1,4 @@
-"""Checks of a caller's arguments, before anything is computed; one sentence for each error."""
+"""Checks of the caller's arguments before any computation; each error is one sentence."""
 
 import inspect
 import math
@@ -54,7 +54,7 @@ def check_prompts(
             )
         if min(prompt) < 0 or max(prompt) >= vocabulary:
             raise ValueError(
-                f"prompt {index} holds a token id outside the model's vocabulary of {vocabulary}"
+                f"prompt {index} contains a token id outside the model's vocabulary of {vocabulary}"
             )
     return found
 
@@ -79,13 +79,13 @@ def check_models(model: Any, reference: Any) -> None:
     """The reference must have the policy's tokens, and all weights must be finite."""
     if reference is not None and vocabulary_of(reference) != vocabulary_of(model):
         raise ValueError(
-            f"the reference knows {vocabulary_of(reference)} tokens and the policy "
-            f"{vocabulary_of(model)}; both must be of one model family"
+            f"the reference has a vocabulary of {vocabulary_of(reference)} tokens and the policy "
+            f"of {vocabulary_of(model)}; both must belong to one model family"
         )
     for what, some in (("policy", model), ("reference", reference)):
         for name, weight in some.named_parameters() if some is not None else ():
             if not torch.isfinite(weight).all():
-                raise ValueError(f"the {what}'s weight {name} holds NaN or infinity")
+                raise ValueError(f"the {what}'s weight {name} contains NaN or infinity")
 
 
 def check_critic(critic: Any, model: Any, *, longest: int) -> None:
@@ -93,14 +93,14 @@ def check_critic(critic: Any, model: Any, *, longest: int) -> None:
     known, wanted = vocabulary_of(critic), vocabulary_of(model)
     if known < wanted:
         raise ValueError(
-            f"the critic knows {known} tokens and the policy {wanted}; give a critic of the "
-            "policy's tokenizer, or none (a copy of the policy then)"
+            f"the critic has a vocabulary of {known} tokens and the policy of {wanted}; give a "
+            "critic with the policy's tokenizer, or none to start from a copy of the policy"
         )
     context = getattr(critic.config.get_text_config(), "max_position_embeddings", None)
     if context is not None and longest > context:
         raise ValueError(
-            f"the critic reads {context} tokens, and prompts with ppo.max_new_tokens come up to "
-            f"{longest}; lower it, or give another critic"
+            f"the critic's context is {context} tokens, and prompts with ppo.max_new_tokens have "
+            f"up to {longest}; lower it, or give another critic"
         )
 
 
@@ -116,7 +116,7 @@ def check_processes(config: PPOConfig, count: int) -> None:
     if rows < count:
         raise ValueError(
             f"ppo.{name}={rows} leaves some of the {count} processes without a row; "
-            f"raise it to {count} at least, or start fewer processes"
+            f"raise it to at least {count}, or start fewer processes"
         )
 
 
@@ -126,7 +126,7 @@ def check_ends(ids: Sequence[int], model: Any) -> list[int]:
     for id in found:
         if not isinstance(id, int) or not 0 <= id < vocabulary_of(model):
             raise ValueError(
-                f"eos_token_ids holds {id!r}, which is no token id of the model "
+                f"eos_token_ids contains {id!r}, which is not a token id of the model "
                 f"(0 to {vocabulary_of(model) - 1})"
             )
     return found
@@ -186,7 +186,7 @@ def _scores(values: Any, name: str) -> list[float]:
         pass
     raise ValueError(
         f"the reward callable returned {str(values)[:60]!r} (component {name!r}); it must return "
-        "one number a completion, in a list"
+        "a list with one number per completion"
     )
 
 
@@ -226,6 +226,6 @@ def check_components(
         )
     if before is not None and set(before) != set(components):
         raise ValueError(
-            f"the reward callable returned {found}, and {', '.join(sorted(before))} before; "
+            f"the reward callable returned {found}, but {', '.join(sorted(before))} before; "
             "it must return the same components every time"
         )

@@ -1,6 +1,6 @@
-"""Settings of the PPO engine.  Loads no torch.
+"""Settings of the PPO engine.  Does not import torch.
 
-Each field's `metadata` holds its help, source and range, for the form, for `--help` and for the
+Each field's `metadata` has its help, source and range, for the form, for `--help` and for the
 check in `Section`.
 """
 
@@ -104,8 +104,8 @@ class PPOConfig(Section):
     )
     negative_clip: Literal["pessimistic", "symmetric"] = setting(
         "pessimistic",
-        "Clip for negative advantages. symmetric is for study: it does not stop a ratio from falling "
-        "to 0.",
+        "Clip for negative advantages. symmetric is for experiments: it does not stop a ratio from "
+        "falling to 0.",
     )
     value_clip: float = setting(
         0.2,
@@ -116,8 +116,8 @@ class PPOConfig(Section):
     )
     value_huber: float = setting(
         0.0,
-        "Huber loss: value errors above this, in reward units, are penalized linearly. 0 squares all of "
-        "them.",
+        "Huber loss: value errors above this, in reward units, are penalized linearly. 0 squares "
+        "all errors.",
         low=0,
     )
     value_weight: float = setting(
@@ -163,8 +163,8 @@ class PPOConfig(Section):
     baseline: Literal["critic", "return_to_go", "category_mean"] = setting(
         "critic",
         "Baseline of the returns: the critic's values, nothing (return_to_go), or the mean return so far "
-        "of the prompt's category, or of all prompts without one. The last two are for study and train "
-        "no values.",
+        "of the prompt's category, or of all prompts without categories. The last two are for "
+        "experiments and train no values.",
     )
 
     # The KL penalty.
@@ -196,7 +196,7 @@ class PPOConfig(Section):
     )
     kl_target: float = setting(
         6.0,
-        "KL that an adaptive β aims at, in nats per response.",
+        "Target KL of an adaptive β, in nats per response.",
         source="Ziegler et al. (2019)",
         above=0,
     )
@@ -270,14 +270,15 @@ class PPOConfig(Section):
     )
     rollout_backend: Literal["own", "transformers", "vllm"] = setting(
         "own",
-        "What samples: own, the engine's loop; transformers, its generate method, for models whose cache "
-        "the loop does not support; or vllm (pip install vllm, one GPU). With the last two, "
-        "log-probabilities are computed again, and importance weights correct for the difference.",
+        "Sampler of rollouts: own, the engine's loop; transformers, its generate method, for "
+        "models whose cache the loop does not support; or vllm (pip install vllm, one GPU). With "
+        "the last two, the trainer recomputes log-probabilities, and importance weights correct "
+        "for the difference.",
     )
     importance_cap: float = setting(
         2.0,
-        "Maximum importance weight of a token that another backend sampled: the trainer's probability "
-        "divided by the sampler's.",
+        "Maximum importance weight (trainer's probability / sampler's) of a token that another "
+        "backend sampled.",
         source="Yao et al. (2025): 2",
         low=1,
     )
@@ -322,7 +323,7 @@ class PPOConfig(Section):
 
     @property
     def charges_kl_in_loss(self) -> bool:
-        """Whether a token's own divergence is a term of the loss, and not part of its reward."""
+        """Whether a token's own divergence is a term of the loss instead of its reward."""
         return self.kl_estimator != "k1"
 
     def __post_init__(self) -> None:
@@ -349,13 +350,13 @@ class PPOConfig(Section):
         )
         require(
             self.sharding == "none" or self.rollout_backend == "own",
-            f"ppo.sharding={self.sharding!r} goes with ppo.rollout_backend='own' only",
+            f"ppo.sharding={self.sharding!r} needs ppo.rollout_backend='own'",
         )
         plain = (self.top_k, self.top_p, self.min_new_tokens, self.lora_rank) == (0, 1.0, 0, 0)
         require(
             self.rollout_backend != "vllm" or plain,
-            "ppo.rollout_backend='vllm' samples a fully trained model from its whole "
-            "distribution; leave ppo.top_k, top_p, min_new_tokens and lora_rank as they are",
+            "ppo.rollout_backend='vllm' does not support ppo.top_k, top_p, min_new_tokens and "
+            "lora_rank; leave them at their defaults",
         )
         require(
             not 0 < self.dual_clip <= 1,
@@ -370,12 +371,12 @@ class PPOConfig(Section):
         )
 
 
-# Combinations whose optimum is not that of reward − β · KL, and why.
+# Combinations whose optimum differs from that of reward − β · KL, and why.
 _BIASED_KL = {
-    ("k2", "reward"): "punishes a token for having become rare",
-    ("k3", "reward"): "punishes a token for having become rare",
-    ("abs", "reward"): "punishes a token for having become rare",
-    ("k1", "loss"): "has a gradient of mean zero",
+    ("k2", "reward"): "penalizes a token for having become less likely",
+    ("k3", "reward"): "penalizes a token for having become less likely",
+    ("abs", "reward"): "penalizes a token for having become less likely",
+    ("k1", "loss"): "has a gradient with mean zero",
     ("k3", "loss"): "has the gradient of another divergence",
     ("abs", "loss"): "has the gradient of another divergence",
 }
@@ -386,7 +387,7 @@ def _check_kl(estimator: object, place: object) -> None:
     defect = _BIASED_KL.get((str(estimator), str(place)))
     if defect is not None:
         raise ValueError(
-            f"ppo.kl_estimator={estimator!r} with ppo.kl_in={place!r} {defect}, so training ends at "
-            "another policy than the KL penalty's optimum (arXiv:2512.21852); use 'k1' with "
+            f"ppo.kl_estimator={estimator!r} with ppo.kl_in={place!r} {defect}, so training misses "
+            "the KL penalty's optimum (arXiv:2512.21852); use 'k1' with "
             "ppo.kl_in='reward', 'k2' with ppo.kl_in='loss', or 'full'"
         )

@@ -1,12 +1,12 @@
-"""Several processes train as one.
+"""Data-parallel training: several processes make the same steps as one.
 
 All processes draw the same batch.  Each samples and scores every `size`-th row, and the results
 are gathered.  Then every process computes the same advantages and minibatches, runs its share of
-each minibatch, and gradients are summed.  So two processes make the same steps as one.
+each minibatch, and gradients are summed.
 
 With FSDP2, weights, gradients and optimizer states are split among the processes.  A forward pass
 fetches each layer's weights, so all processes must make the same number of passes: a process with
-fewer micro-batches adds passes whose loss counts 0.  Sampling fetches all weights once instead.
+fewer micro-batches adds passes with a loss weight of 0.  Sampling fetches all weights once instead.
 """
 
 import os
@@ -31,12 +31,12 @@ T = TypeVar("T")
 
 
 class Processes:
-    """This process among those that `accelerate launch` or torchrun started, if any."""
+    """The processes that `accelerate launch` or torchrun started, or only this one."""
 
     def __init__(self) -> None:
         launched = int(os.environ.get("WORLD_SIZE", "1")) > 1
         if launched and dist.is_available() and not dist.is_initialized():
-            # Imported here, so that one process needs no accelerate.
+            # Imported here, because a single process does not need accelerate.
             from accelerate import PartialState  # noqa: PLC0415
 
             PartialState(cpu=not torch.cuda.is_available())  # joins them
@@ -119,7 +119,7 @@ def shard(model: nn.Module) -> None:
 
 @contextmanager
 def gathered(model: nn.Module) -> Iterator[None]:
-    """Inside, every process holds all weights, and forward passes exchange nothing."""
+    """Gather all weights on every process; forward passes inside need no communication."""
     parts = [module for module in model.modules() if isinstance(module, FSDPModule)]
     for part in parts:
         part.set_reshard_after_forward(False, recurse=False)

@@ -1,9 +1,9 @@
 """Forward passes over prompts with their responses, and the optimizer steps of an update.
 
 `Learner.update` runs `ppo.epochs` passes over the minibatches and ends early at `ppo.target_kl` (off).
-`learning_rates` decides the rates of an update, `planned_steps` whether it trains policy, values or
-both.  A gradient that is not finite raises `NonFiniteError` before a step; the trainer then returns
-to the newest checkpoint and ends the run.
+`learning_rates` gives the rates of an update; `planned_steps` says whether it trains the policy,
+values or both.  A gradient that is not finite raises `NonFiniteError` before a step; the trainer
+then returns to the newest checkpoint and ends the run.
 """
 
 import math
@@ -40,12 +40,12 @@ from pipeline.ppo.packing import pack, packed
 _SEPARATE_CRITIC_RATE = 10
 """Default learning rate of a separate critic, as a multiple of the policy's."""
 
-# Padded tokens that cost about as much as one more forward and backward pass.
+# Padded tokens that cost about as much as an additional forward and backward pass.
 _SLACK = {"cpu": 64, "cuda": 4096, "mps": 1024}
 
 
 Steps = tuple[Part, ...]
-"""The optimizer steps on each minibatch, by what they train."""
+"""The part of the loss that each optimizer step on a minibatch trains."""
 
 NOTHING: Steps = ()
 JOINT: Steps = ("both",)
@@ -79,7 +79,7 @@ def learning_rates(config: PPOConfig, step: int) -> Rates:
 
 
 class NonFiniteError(RuntimeError):
-    """A loss, gradient or log-probability is NaN or infinite; no step was made with it."""
+    """A loss, gradient or log-probability is NaN or infinite; the optimizer took no step."""
 
 
 class Learner:
@@ -138,7 +138,7 @@ class Learner:
         return {"input_ids": ids, "positions": positions, "position_ids": places}
 
     def _text_bounds(self, batch: Batch) -> AbstractContextManager[None]:
-        """Inside, models know where packed texts end."""
+        """Tell the models where packed texts end."""
         if not self.packing:
             return nullcontext()
         models = (self.model.policy, self.model.critic, self.setup.reference)
@@ -157,7 +157,7 @@ class Learner:
     def reference_pass(self, batch: Batch, *, recompute: bool = False) -> None:
         """Add the reference's log-probabilities to the batch, in a pass without gradients.
 
-        The policy is run again where its own figures are missing or too coarse: in bf16 (sampled
+        The policy also runs when its rollout figures are missing or too coarse: in bf16 (sampled
         log-probabilities are off by up to 3e-2), for the exact KL, and with `recompute`, when
         another sampler drew the tokens.  A separate critic computes its values here.
         """
@@ -197,15 +197,15 @@ class Learner:
     def update(
         self, batch: Batch, *, rates: Rates, kl_coef: float, steps: Steps
     ) -> dict[str, float]:
-        """Make the optimizer steps of one update; return its metrics.
+        """Take the optimizer steps of one update; return its metrics.
 
-        Each minibatch gets one optimizer step for each of `steps`; without any, nothing is computed.
+        Each minibatch gets one optimizer step for each of `steps`; with none, nothing is computed.
         Stops early, before the step, when a minibatch's `approx_kl` exceeds `target_kl`.
         Raises NonFiniteError before a step with a gradient that is not finite.
         """
         for group, lr in zip(self.optimizer.param_groups, rates, strict=True):
             group["lr"] = lr
-        # Gradient checkpointing works in training mode only; dropout rates are 0 in either.
+        # Gradient checkpointing works only in training mode; dropout rates are 0 in both modes.
         self.model.train(self.config.gradient_checkpointing)
         self.model.trunk_learns_values = steps != VALUE_ONLY
         tally = _Tally()
@@ -230,7 +230,7 @@ class Learner:
             self.processes.sum_gradients(self.parameters)
         norm = full_tensor(nn.utils.clip_grad_norm_(self.parameters, self.config.max_grad_norm))
         norm = norm.item()
-        # Also catches a loss that is not finite, and does so on every process alike.
+        # Also catches a loss that is not finite, on every process at the same step.
         if not math.isfinite(norm):
             raise NonFiniteError(f"the gradient norm is {norm}")
         self.optimizer.step()
@@ -264,7 +264,7 @@ class Learner:
         for number in range(self._passes(len(groups))):
             counts = number < len(groups)
             micro = batch.take(groups[number if counts else 0])
-            # Around the backward pass too: gradient checkpointing runs the forward pass again.
+            # Includes the backward pass: gradient checkpointing runs the forward pass again.
             with self._text_bounds(micro):
                 for loss in self._losses(micro, tokens, part, kl_coef):
                     (loss.total * (self._loss_scale * counts)).backward()
@@ -273,15 +273,15 @@ class Learner:
         return losses
 
     def _passes(self, mine: int) -> int:
-        """Passes to make; with sharding, as many as the process that has most."""
+        """Number of passes; with sharding, the maximum over processes."""
         if not self.sharded:
             return mine
         return int(self.processes.largest(torch.tensor(mine, device=self.device)))
 
     def _losses(self, batch: Batch, tokens: int, part: Part, kl_coef: float) -> Iterator[PPOLoss]:
-        """The losses of a micro-batch, whose gradients add up; only the trained parts are run.
+        """The losses of a micro-batch, whose gradients add up; runs only the trained parts.
 
-        Policy and separate critic run one after the other, so that only one's activations are held.
+        Policy and separate critic run one after the other, to hold the activations of only one.
         """
         separate_values = part != "both" or self.model.critic is not None
         if part != "value":
@@ -328,7 +328,7 @@ class Learner:
         )
 
     def _kl_loss(self, batch: Batch, logits: Tensor, logprobs: Tensor) -> Tensor | None:
-        """Each token's divergence with its gradient, or None where the loss does not charge it."""
+        """Each token's divergence with its gradient, or None if it is not a term of the loss."""
         if not self.config.charges_kl_in_loss:
             return None
         if self.config.kl_estimator == "full":
@@ -358,7 +358,7 @@ class _Tally:
         self.epochs = 0
 
     def add(self, losses: dict[str, float], tokens: int, part: Part) -> None:
-        """Add the losses of a step that trained this part, and so computed this part only."""
+        """Add the losses of a step that trained, and so computed, only this part."""
         self.value_tokens += tokens * (part != "policy")
         for name in self.sums:
             self.sums[name] += losses[name] * tokens

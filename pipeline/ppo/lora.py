@@ -1,11 +1,12 @@
 """LoRA with PEFT's adapters, and frozen weights in bf16.
 
-Two changes reduce the memory traffic of PEFT's adapters, most of their cost on a small model:
+Memory traffic is most of the cost of PEFT's adapters on a small model.  Two changes reduce it:
 training adds an adapter's product in place to the frozen layer's output, and sampling uses weights
-into which the adapters are folded.
+with the adapters merged into them.
 
-Autocast rounds weights to bf16 in every matrix product and caches the result for trained weights
-only.  Frozen weights are therefore rounded once: the same numbers, half the memory, less work.
+Autocast rounds weights to bf16 in every matrix product and caches the result only for trained
+weights.  Frozen weights are therefore rounded once: the results are the same, with half the memory
+and less work.
 """
 
 import copy
@@ -19,7 +20,7 @@ from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
 ADAPTER = "lora_"
-"""In the name of every LoRA weight."""
+"""Part of the name of every LoRA weight."""
 
 
 def plain_name(name: str) -> str:
@@ -47,8 +48,8 @@ def with_lora(policy: Any, *, rank: int, alpha: float) -> Any:
 class AdapterOff(nn.Module):
     """The reference of a LoRA policy: the policy without its adapters, so no second model is loaded.
 
-    `assemble` (model.py) uses it when the trainer is given no reference; the policy stage gives none
-    when policy and reference start from the same weights.
+    `assemble` (model.py) uses it when the trainer has no `reference` argument; the policy stage
+    passes none when policy and reference start from the same weights.
     """
 
     def __init__(self, policy: nn.Module) -> None:
@@ -77,8 +78,8 @@ def _adapted(policy: nn.Module) -> list[Any]:
 class _Fused:
     """The forward of an adapted layer: W·x + s·B·(A·x).
 
-    PEFT allocates three tensors as large as the output; this scales the small A·x and adds its
-    product to W·x.
+    PEFT allocates three tensors as large as the output; this class scales the small A·x and adds
+    its product to W·x in place.
     """
 
     def __init__(self, layer: Any) -> None:
@@ -98,9 +99,9 @@ class _Fused:
 
 @contextmanager
 def merged_adapters(policy: nn.Module) -> Iterator[None]:
-    """Inside, the weights are W + s·B·A and adapters do not run; afterwards W, bit for bit.
+    """Merge the adapters: the weights are W + s·B·A inside, and W again afterwards, bit for bit.
 
-    Saves a third of the time of sampling.  Needs memory for a second copy of the adapted weights.
+    Saves a third of the sampling time.  Needs memory for a second copy of the adapted weights.
     """
     layers = _adapted(policy)
     before = [layer.base_layer.weight.data for layer in layers]
@@ -119,10 +120,11 @@ def merged_adapters(policy: nn.Module) -> Iterator[None]:
 
 
 def round_frozen_weights(*models: nn.Module) -> dict[str, Tensor]:
-    """Round the weights of frozen linear layers to bf16; return the first model's where they changed.
+    """Round the weights of frozen linear layers to bf16; return the first model's changed
+    originals.
 
     Layers that share their weights with an embedding keep them, because autocast does not round an
-    embedding's output.  The models then run under autocast only.
+    embedding's output.  Afterwards the models must run under autocast.
     """
     exact: dict[str, Tensor] = {}
     for model in models:

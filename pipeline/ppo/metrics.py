@@ -1,4 +1,4 @@
-"""Definitions of PPO's metrics, and what follows from them: red flags, reasons to stop.  No torch."""
+"""Definitions of PPO's metrics, red flags and reasons to stop.  Does not import torch."""
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
@@ -32,13 +32,14 @@ METRICS: dict[str, str] = {
     "policy/entropy": "Mean entropy of the sampling distribution over sampled tokens, nats.",
     "policy/approx_kl": "Mean of ρ − 1 − log ρ over the update's tokens, ρ = π / π_rollout; nats.  "
     "All policy/ metrics but the entropy cover only steps that train the policy; without any, ρ is 1.",
-    "policy/clip_fraction": "Share of the update's tokens for which the clipped objective is the smaller one.",
+    "policy/clip_fraction": "Share of the update's tokens whose clipped objective is smaller.",
     "policy/ratio_max": "Largest π / π_rollout of the update.",
     "policy/first_ratio_error": "Largest |π / π_rollout − 1| before the update's first step.",
     "policy/loss": "Clipped surrogate loss, mean over the update's tokens.",
     "value/loss": "Half the (clipped) squared value error, mean over the tokens of steps that train "
     "values; 0 without such steps.",
-    "value/clip_fraction": "Share of those tokens for which the clipped value error is the larger one.",
+    "value/clip_fraction": "Share of the tokens of steps that train values for which the clipped "
+    "value error is larger.",
     "value/explained_variance": "1 − Var(return − value) / Var(return), values at rollout time.",
     "value/mean": "Mean value over sampled tokens at rollout time.",
     "returns/mean": "Mean return (advantage + value) over sampled tokens.",
@@ -62,7 +63,7 @@ METRICS: dict[str, str] = {
     "speed/update_seconds": "Wall-clock seconds spent in forward, backward and optimizer steps.",
     "memory/peak_mb": "Peak memory, MB: allocated on the GPU, else resident in the process.",
 }
-"""Every metric of an update, in one sentence each; `docs/algorithm.md` has the formulas."""
+"""The definition of every metric of an update; `docs/algorithm.md` has the formulas."""
 
 RESERVED_COMPONENTS = frozenset(
     name.removeprefix("reward/") for name in METRICS if name.startswith("reward/")
@@ -94,9 +95,9 @@ class Flag:
 
     name: str
     level: str
-    """"warn", or "stop" where the run should be cancelled."""
+    """"warn", or "stop" if the run should be cancelled."""
     seen: str
-    """What was observed, with its figure."""
+    """What was observed, with the metric's value."""
     why: str
     """Why it matters."""
     remedy: str
@@ -104,19 +105,19 @@ class Flag:
 
 
 History = Sequence[Mapping[str, float]]
-"""The metrics of every update so far, oldest first; of at least one."""
+"""The metrics of all updates so far (at least one), oldest first."""
 
 MAX_MISMATCH = 0.05
 """Nats per token; a bf16 sampler with the policy's weights stays below a hundredth of it."""
 
 
 def exceeds_mismatch_limit(mismatch_kl: float) -> bool:
-    """Whether a `rollout/mismatch_kl` means that another model than the policy sampled."""
+    """Whether a `rollout/mismatch_kl` means that the sampler's model was not the policy."""
     return not mismatch_kl <= MAX_MISMATCH  # NaN too
 
 
 SAMPLER_MISMATCH = "sampler_mismatch"
-"""The only reason to stop that is a defect; after the others the policy can be used."""
+"""The only reason to stop after which the policy cannot be used."""
 
 
 def reason_to_stop(config: PPOConfig, history: History) -> str | None:
@@ -161,7 +162,7 @@ def _ends(history: History) -> tuple[float, float]:
 class _Rule:
     """A red flag: raised when `healthy(value, value at the first update)` of a metric is false.
 
-    It must be false on each of the last `updates`.  NaN raises most flags, because comparisons with
+    It must be false in each of the last `updates`.  NaN raises most flags, because comparisons with
     NaN are false.
     """
 
@@ -171,11 +172,11 @@ class _Rule:
     healthy: Callable[[float, float], bool]
     updates: int = 1
     seen: str
-    """May quote the figures {now} and {first}."""
+    """May contain {now} and {first}."""
     why: str
     remedy: str
     stop_above: float = inf
-    """Beyond this figure the level is "stop"."""
+    """Above this value the level is "stop"."""
 
     def figures(self, history: History) -> tuple[float, float]:
         """(now, first), the values that `healthy` compares."""
@@ -300,7 +301,7 @@ _RULES = (
         metric="reward/std",
         healthy=lambda now, _: now >= 0.01,
         seen="Scores differ by a standard deviation of only {now:.2g}.",
-        why="If all responses score alike, only the KL penalty remains to learn from.",
+        why="If all responses have the same score, the policy learns only from the KL penalty.",
         remedy="Check that the reward sees the response, or train the reward model on more labels.",
     ),
     _Rule(

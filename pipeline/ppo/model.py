@@ -1,4 +1,4 @@
-"""Policy, values and reference: forward passes at chosen positions, precision, and assembly."""
+"""Policy, critic and reference: forward passes at chosen positions, precision, and assembly."""
 
 import copy
 import hashlib
@@ -39,7 +39,7 @@ def forward_at(
     makes_logits: bool = True,
     **inputs: Any,
 ) -> Any:
-    """Run a causal LM with its output layer at `positions` only; return (logits, hidden, cache).
+    """Run a causal LM with its output layer only at `positions`; return (logits, hidden, cache).
 
     `input_ids` is (B, L); `positions` is a (B, L) mask of the positions whose next-token logits are
     computed.  A hook selects them at the input of the output layer: no logits of prompt and padding
@@ -61,13 +61,13 @@ def forward_at(
         hook.remove()
     if not selected:
         raise ValueError(
-            f"{type(model).__name__} does not call its output layer; PPO cannot use it"
+            f"{type(model).__name__} does not call its output layer, so PPO cannot use it"
         )
     return output.logits[0].float(), selected[0], getattr(output, "past_key_values", None)
 
 
 class ActorCritic(nn.Module):
-    """A causal LM with a value for every state, from its own trunk or from a separate critic.
+    """A causal LM with a value head on its own trunk or a separate critic.
 
     The value head starts at zero: its first gradients do not change the trunk.  A `critic` with a
     scalar head (a reward model) keeps that head.
@@ -107,12 +107,12 @@ class ActorCritic(nn.Module):
         return ModelOutput(logits, values, cache)
 
     def values(self, input_ids: Tensor, positions: Tensor, **inputs: Any) -> Tensor:
-        """(N,) values at `positions`, in a pass over the critic or the shared trunk alone."""
+        """(N,) values at `positions`, in a pass over only the critic or the shared trunk."""
         inputs["use_cache"] = False
         if self.critic is not None:
             hidden = self.critic(input_ids=input_ids, **inputs).last_hidden_state[positions]
         else:
-            # No graph is needed where value gradients do not reach the trunk.
+            # No graph is needed if value gradients do not reach the trunk.
             with torch.set_grad_enabled(torch.is_grad_enabled() and self.trunk_learns_values):
                 _, hidden, _ = forward_at(
                     self.policy, input_ids, positions, makes_logits=False, **inputs
@@ -133,7 +133,7 @@ def _trunk(model: Any) -> nn.Module:
     """The model without its output layer."""
     trunk = model.base_model
     if trunk is model:
-        raise ValueError(f"{type(model).__name__} has no trunk to make a critic of")
+        raise ValueError(f"{type(model).__name__} has no trunk to make a critic from")
     return trunk
 
 
@@ -171,7 +171,7 @@ FORBIDDEN = -1e30
 def forbid_ends(logits: Tensor, ends: Tensor, early: Tensor | None = None) -> Tensor:
     """(N, V) logits with probability 0 for the tokens `ends` (E,), in the rows `early` (N,) or all.
 
-    Every pass over tokens that were sampled under `min_new_tokens` must apply it, or their
+    Every pass over tokens that were sampled with `min_new_tokens` must apply it; otherwise their
     log-probabilities are those of another distribution.
     """
     if early is None:
@@ -196,7 +196,7 @@ def detect_device() -> torch.device:
 
 
 def resolve_precision(precision: str, device: torch.device) -> str:
-    """Turn "auto" into "bf16" on a GPU that has it and "fp32" anywhere else."""
+    """Turn "auto" into "bf16" on a GPU that supports it, else into "fp32"."""
     if precision != "auto":
         return precision
     return "bf16" if device.type == "cuda" and torch.cuda.is_bf16_supported() else "fp32"
@@ -242,9 +242,10 @@ def shapes_hash(model: nn.Module) -> str:
 
 
 def weights_versions(model: nn.Module) -> list[tuple[int, int]]:
-    """Address and write count of every parameter; cheap, and any write changes it.
+    """Address and write count of every parameter; cheap to compare before and after.
 
-    Only writes through `.data` go unnoticed; `weights_hash` notices them but reads all weights.
+    It detects every write except through `.data`; `weights_hash` detects those but reads all
+    weights.
     """
     parts = [local_tensor(p) for name, p in model.named_parameters() if ADAPTER not in name]
     return [(part.data_ptr(), part._version) for part in parts]
@@ -261,7 +262,7 @@ def shared_parameter(a: nn.Module, b: nn.Module) -> str | None:
 
 @dataclass(frozen=True, kw_only=True)
 class Setup:
-    """The models of a run and how they compute, as sampler and learner share them."""
+    """The models, device and precision of a run, shared by sampler and learner."""
 
     model: ActorCritic
     reference: nn.Module
@@ -287,14 +288,14 @@ def assemble(
         raise ValueError("a critic was given, but ppo.critic='shared'; set it to 'separate'")
     if reference is None and not config.lora_rank:
         raise ValueError(
-            "there is no reference; give the SFT model (only with ppo.lora_rank can the policy "
-            "be its own, adapters off)"
+            "there is no reference; give the SFT model (it may be None only with ppo.lora_rank, "
+            "where the policy without adapters is the reference)"
         )
     if reference is not None:
         reference = load_reference(reference, apart_from=model).to(device)
     if config.critic == "separate":
-        # Copied before the adapters are added: all of a critic is trained, and the caller's may
-        # be the reward model that scores.
+        # Copied before adding adapters, because all of a critic's weights are trained; and copied
+        # at all, because the caller's critic may be the reward model.
         critic = copy.deepcopy(policy if critic is None else critic).to(device).float()
         critic.requires_grad_(True)
     if config.gradient_checkpointing:
@@ -320,8 +321,8 @@ def load_reference(reference: Any, *, apart_from: nn.Module) -> nn.Module:
     shared = shared_parameter(apart_from, reference)
     if shared is not None:
         raise ValueError(
-            f"model and reference share the parameter {shared!r}, so training would move "
-            "the reference; give it a copy (copy.deepcopy(model)) or a path"
+            f"model and reference share the parameter {shared!r}, so training would change "
+            "the reference; give a copy (copy.deepcopy(model)) or a path"
         )
     return reference.float().requires_grad_(False).eval()
 

@@ -1,7 +1,7 @@
 """Packing: several texts form one row without padding, for training passes on a CPU.
 
-Each text attends to itself only, by an attention function registered with transformers that splits
-the row at the texts' ends.  On a CPU this saves padding and the start of many passes; on a GPU the
+Each text attends only to itself: an attention function registered with transformers splits the row
+at the ends of the texts.  On a CPU this saves padding and the overhead of many passes; on a GPU the
 loop over texts would be slow.
 """
 
@@ -23,7 +23,7 @@ class CannotPack(ValueError):
     """The model's attention has an option that packing does not support."""
 
 
-def _attend_apart(
+def _attend_within_texts(
     _: nn.Module,
     query: Tensor,
     key: Tensor,
@@ -54,12 +54,12 @@ def _unsupported(extra: dict[str, Any]) -> str:
     return ", ".join(name for name in options if extra.get(name) is not None)
 
 
-AttentionInterface.register(_NAME, _attend_apart)
+AttentionInterface.register(_NAME, _attend_within_texts)
 
 
 @contextmanager
 def packed(models: Sequence[nn.Module], lengths: list[int]) -> Iterator[None]:
-    """Inside, these models read one row that packs texts of these lengths."""
+    """Make these models treat their input as one row that packs texts of these lengths."""
     configs: list[Any] = [model.config.get_text_config() for model in models]  # type: ignore[operator]
     before = [config._attn_implementation for config in configs]
     token = _lengths.set(lengths)
@@ -121,7 +121,7 @@ def use_packing(
             continue
         if wanted == "on":
             raise ValueError(
-                f"ppo.packing='on', but the {name} gives other results when texts are packed; "
+                f"ppo.packing='on', but the {name} gives different results when texts are packed; "
                 "set it to auto or off"
             )
         return False

@@ -1,10 +1,11 @@
-"""From texts to per-token rewards: the reward callable's scores, scaled, less all penalties.
+"""From texts to per-token rewards: the reward callable's scores, scaled, minus all penalties.
 
-`Rewarder.score` calls the reward.  `Rewarder.shape` decides everything after it, in this order: scale
-the scores (`ppo.score_scaling`, default none), clip them (`ppo.score_clip`, off), subtract the
-missing-EOS penalty (1), charge the KL (`ppo.kl_weight`), and whiten the per-token rewards
-(`ppo.whiten_rewards`, off).  The formula is `shape_rewards` in algorithm.py; `KLController` adapts the
-weight of the KL penalty, β.  Advantages are whitened later (`compute_advantages`, on by default).
+`Rewarder.score` calls the reward.  `Rewarder.shape` does everything after that, in this order:
+scale the scores (`ppo.score_scaling`, default none), clip them (`ppo.score_clip`, off), subtract
+the missing-EOS penalty (1), subtract the KL penalty (`ppo.kl_weight`), and whiten the per-token
+rewards (`ppo.whiten_rewards`, off).  The formula is `shape_rewards` in algorithm.py; `KLController`
+adapts the weight of the KL penalty, β.  Advantages are whitened later (`compute_advantages`, on by
+default).
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -44,16 +45,16 @@ class Decoder:
 
         An end-of-text that ends its response counts as a token that the reward sees.
         """
-        unseen = sum(self._leaves_nothing(t) for r in responses for t in self._body(r))
+        unseen = sum(self._decodes_to_nothing(t) for r in responses for t in self._body(r))
         return unseen / sum(map(len, responses))
 
     def _body(self, tokens: Sequence[int]) -> list[int]:
         # A token that ends responses need not be a special token of the tokenizer.
         return list(tokens[:-1] if tokens[-1] in self._eos else tokens)
 
-    def _leaves_nothing(self, token: int) -> bool:
+    def _decodes_to_nothing(self, token: int) -> bool:
         if token not in self._unseen:
-            # Decoded twice in a row, because some tokenizers drop a leading space.
+            # The token is doubled, because some tokenizers drop a leading space.
             self._unseen[token] = not self._decode([token, token])
         return self._unseen[token]
 
@@ -90,7 +91,7 @@ class RunningMoments:
 def scale_scores(
     scores: Tensor, *, ended: Tensor, moments: RunningMoments, config: PPOConfig
 ) -> Tensor:
-    """The (B,) scores, standardized, then clipped, then less the missing-EOS penalty.
+    """The (B,) scores: standardized, then clipped, then minus the missing-EOS penalty.
 
     The penalty comes last, so that neither the scale nor the clip changes it.  `ended` (B,) is
     True where end-of-text was sampled; `moments` include this batch.
@@ -133,7 +134,7 @@ class KLController:
 
 
 class Rewarder:
-    """Owns the reward callable, β and the moments of all scores seen."""
+    """Owns the reward callable, β and the running moments of the scores."""
 
     def __init__(
         self,
@@ -152,7 +153,7 @@ class Rewarder:
         self.moments = RunningMoments()
 
     def check(self) -> None:
-        """Call the reward once, to find a broken one before anything is sampled."""
+        """Call the reward once, to detect a broken one before sampling."""
         self._accept(check_reward(self.reward))
 
     def _accept(self, components: Mapping[str, Any]) -> None:
@@ -175,14 +176,17 @@ class Rewarder:
         return RewardScores(total=total.float().to(self.device), components=components)
 
     def shape(self, batch: Batch) -> None:
-        """Normalize the scores and charge the penalties: add per-token rewards to a batch that has scores and log-probabilities."""
+        """Add per-token rewards to a batch that has scores and log-probabilities.
+
+        Normalizes the scores and subtracts the penalties.
+        """
         config, mask, scores = self.config, batch.mask, batch.scores
         batch.log_ratio = torch.where(mask, batch.old_logprobs - batch.ref_logprobs, 0)
-        # With estimator k2 the reward charges k1, which is unbiased; k2 itself is in the loss.
+        # With estimator k2 the reward has k1, which is unbiased; k2 itself is in the loss.
         batch.kl = batch.log_ratio
         if batch.exact_kl is not None:
             batch.kl = torch.where(mask, batch.exact_kl, 0)
-        # Where the loss charges a token's own divergence, its reward charges only the next one's.
+        # If a token's own divergence is in the loss, its reward has only the next token's.
         charged = (
             config.gamma * next_token(batch.kl, mask) if config.charges_kl_in_loss else batch.kl
         )

@@ -1,4 +1,4 @@
-"""Sampling: the order of prompts, and a decoding loop with a KV cache that records PPO's figures."""
+"""Sampling: the order of prompts, and a decoding loop with a KV cache that records values."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -46,18 +46,18 @@ class Rollout:
     """B responses of up to T tokens, in the order of their prompts; (B, T) tensors are 0 on padding.
 
     Log-probabilities and entropies are those of the full distribution at the sampling temperature,
-    without end-of-text where `min_new_tokens` forbids it.
+    without end-of-text in the first `min_new_tokens`.
     """
 
     tokens: Tensor
     """(B, T), right-padded with the padding id."""
     lengths: Tensor
-    """(B,) sampled tokens, end-of-text included; masks are made from these alone."""
+    """(B,) sampled tokens, end-of-text included; masks are made only from these."""
     logprobs: Tensor
     entropies: Tensor | None
     """None from other samplers."""
     values: Tensor | None
-    """Of the state before each token; None from other samplers and without a value head."""
+    """Value of the state before each token; None from other samplers and without a value head."""
     finish_reasons: list[str]
     """"stop" for a response with an end-of-text, "length" for one that was cut off."""
 
@@ -95,7 +95,7 @@ def generate(
     1.  `top_k=0` and `top_p=1` are off; recorded log-probabilities ignore both.
 
     Each row has its own random numbers, drawn in advance from `generator` (a CPU generator on every
-    device), so a response does not depend on the rows decoded beside it.  `uniforms` (B,
+    device), so a response does not depend on the other rows in its batch.  `uniforms` (B,
     `max_new_tokens`) in float64 replaces them.  `batch_size=0` decodes all rows together.
 
     Raises ValueError for no prompts, an empty prompt, or settings out of range.
@@ -128,7 +128,7 @@ def generate(
 
 @dataclass(kw_only=True)
 class _Decoder:
-    """Decodes rows in batches; a row leaves its batch when it has ended."""
+    """Decodes rows in batches; a row leaves its batch when its response ends."""
 
     model: nn.Module
     uniforms: Tensor
@@ -150,7 +150,7 @@ class _Decoder:
         self.values: Tensor | None = None
 
     def decode(self, prompts: Sequence[Sequence[int]], first: int) -> None:
-        """Fill the result tensors of the rows from `first` on, one column per step."""
+        """Fill the result tensors of the rows starting at `first`, one column per step."""
         live = torch.arange(first, first + len(prompts), device=self.device)
         ids, mask = left_padded(prompts, self.pad, self.device)
         cache: Any = None
@@ -172,7 +172,7 @@ class _Decoder:
             mask = torch.cat([mask, mask.new_ones(len(live), 1)], dim=1)
 
     def _draw(self, output: ModelOutput, live: Tensor, step: int) -> Tensor:
-        """Draw the next token of each live row; record its figures in column `step`."""
+        """Draw the next token of each live row; record its log-probability in column `step`."""
         logits = output.logits / (self.temperature or 1.0)
         if step < self.min_new_tokens:
             logits = forbid_ends(logits, self.eos)
@@ -225,8 +225,8 @@ def forward_with_cache(model: nn.Module, ids: Tensor, mask: Tensor, cache: Any) 
 def sample_tokens(probs: Tensor, uniforms: Tensor) -> Tensor:
     """Draw a token from each row of (B, V) by inverting its distribution at `uniforms` (B,).
 
-    Twenty times as fast as `torch.multinomial` on a CPU, and each row has its own random number.
-    The uniforms need fp64: with 24 bits, tokens of probability below 6e-8 could not be drawn.
+    It is twenty times as fast as `torch.multinomial` on a CPU, and each row has its own random
+    number.  The uniforms need fp64: with 24 bits, tokens of probability below 6e-8 cannot be drawn.
     """
     cumulative = probs.cumsum(-1, dtype=_precise(probs.device))
     # The last sum is the total and may differ from 1; right=True skips tokens of probability 0.

@@ -1,7 +1,8 @@
 """The samplers of rollouts: this engine's own loop, transformers' `generate`, or vLLM.
 
-`make_backend` selects one by `ppo.rollout_backend` (default own).  The last two return only tokens and log-probabilities.  The trainer computes everything else, with
-arithmetic that may differ: `importance_weights` measures the difference and corrects for it.
+`make_backend` selects one by `ppo.rollout_backend` (default own).  The last two return only tokens
+and log-probabilities.  The trainer computes everything else, with arithmetic that may differ:
+`importance_weights` measures the difference and corrects for it.
 """
 
 import os
@@ -27,11 +28,11 @@ class Backend(Protocol):
     """Samples one response to each prompt with the policy's current weights."""
 
     foreign: bool
-    """Whether the trainer must compute log-probabilities, entropies and values itself, because the
-    backend's arithmetic differs from the trainer's."""
+    """Whether the backend's arithmetic differs from the trainer's, which then must compute
+    log-probabilities, entropies and values itself."""
 
     def __call__(self, prompts: Sequence[Sequence[int]], uniforms: Tensor) -> Rollout:
-        """`uniforms` (B, max_new_tokens) are the rows' random numbers, or give their seeds.
+        """`uniforms` (B, max_new_tokens) are the rows' random numbers, or determine their seeds.
 
         Log-probabilities are those of the full distribution at the sampling temperature, without
         end-of-text in the first `min_new_tokens`.
@@ -80,18 +81,19 @@ class BuiltinSampler:
             )
 
     def _weights(self) -> AbstractContextManager[None]:
-        """Inside, LoRA adapters are folded into the weights where that loses nothing."""
+        """Merge LoRA adapters into the weights if that is exact enough."""
         setup = self.setup
-        # In bf16 a small adapter would be rounded away.
+        # In bf16, merging would round a small adapter away.
         if setup.config.lora_rank and setup.precision == "fp32" and not is_sharded(setup.model):
             return merged_adapters(setup.model.policy)
         return nullcontext()
 
 
 class TransformersGenerate:
-    """The model's own `generate`, for models whose cache our loop cannot drive.
+    """transformers' `generate`, for models whose cache the engine's loop does not support.
 
-    Tokens are drawn with our random numbers, so in fp32 its responses equal those of our loop.
+    Tokens are drawn with the engine's random numbers, so in fp32 the responses equal those of its
+    loop.
     """
 
     foreign = True
@@ -163,7 +165,7 @@ class _Chooser(LogitsProcessor):
 
 @contextmanager
 def without_generation_defaults(policy: Any) -> Iterator[None]:
-    """Inside, the model's own generation settings (penalties, top-k, …) do not apply."""
+    """Disable the model's own generation settings (penalties, top-k, …)."""
     holders = [module for module in policy.modules() if "generation_config" in vars(module)]
     before = [module.generation_config for module in holders]
     try:
@@ -176,7 +178,7 @@ def without_generation_defaults(policy: Any) -> Iterator[None]:
 
 
 def truncate_at_end(tokens: list[int], eos_token_ids: Sequence[int]) -> list[int]:
-    """The tokens up to the first end-of-text, with it."""
+    """The tokens up to and including the first end-of-text."""
     ends = (n for n, token in enumerate(tokens, 1) if token in eos_token_ids)
     return tokens[: next(ends, len(tokens))]
 
@@ -202,7 +204,7 @@ def as_rollout(
 
 
 _SEEDS = 2**53
-"""Number of random numbers between 0 and 1 that `torch.rand` draws in fp64."""
+"""Number of distinct values of `torch.rand` in fp64."""
 
 
 def supports_sleep(device: torch.device) -> bool:
@@ -222,7 +224,7 @@ class VLLM:
 
     Before each batch of rollouts the policy's weights are copied into vLLM's model; afterwards vLLM
     releases its memory (sleep level 2 keeps neither weights nor cache).  The trainer recomputes
-    log-probabilities.  If the weights did not arrive, `rollout/mismatch_kl` is large and the run
+    log-probabilities.  If vLLM did not load the weights, `rollout/mismatch_kl` is large and the run
     stops.
 
     Tested with vLLM 0.32 on a CPU, and not yet on a GPU.  That CPU build samples from stale weights
@@ -249,14 +251,14 @@ class VLLM:
             policy.config.save_pretrained(folder)  # type: ignore[operator, union-attr]
             self._llm = self._vllm.LLM(
                 model=folder,
-                load_format="dummy",  # the weights are copied in before use
+                load_format="dummy",  # weights are copied before each use
                 skip_tokenizer_init=True,
                 generation_config="vllm",  # not the model's own sampling defaults
                 dtype="bfloat16" if setup.precision == "bf16" else "float32",
                 max_model_len=_longest(config, policy),
                 gpu_memory_utilization=config.vllm_memory,
                 enable_sleep_mode=self._sleeps,
-                # At the sampling temperature; raw ones are at temperature 1.
+                # Log-probabilities at the sampling temperature; raw ones are at temperature 1.
                 logprobs_mode="processed_logprobs",
                 seed=config.seed,
             )
@@ -298,10 +300,10 @@ class VLLM:
         return self._vllm.SamplingParams(
             temperature=config.temperature,
             max_tokens=config.max_new_tokens,
-            # Only our ids end a response, not those of the model's files.
+            # Only the engine's end ids end a response, not those of the model's files.
             ignore_eos=True,
             stop_token_ids=self.setup.eos_token_ids,
-            logprobs=0,  # of the drawn token only
+            logprobs=0,  # only of the drawn token
             detokenize=False,
             seed=seed,
         )
@@ -312,12 +314,12 @@ def importance_weights(
 ) -> tuple[Tensor | None, dict[str, float]]:
     """Weights (B, T) for tokens of a sampler μ other than the trainer's π, and metrics on them.
 
-    For `foreign` samplers the weights are min(π/μ, `cap`) per token, otherwise None for 1 (Yao et
-    al. 2025, "Your efficient RL framework secretly brings you off-policy RL training"; TRL and verl
-    do the same).  The cap bounds the variance and adds a bias.  The weight of a whole response would
-    be unbiased, but its variance grows exponentially with length.
+    For `foreign` samplers the weights are min(π/μ, `cap`) per token; otherwise None, which means 1
+    (Yao et al. 2025, "Your efficient RL framework secretly brings you off-policy RL training"; TRL
+    and verl do the same).  The cap bounds the variance and adds a bias.  The weight of a whole
+    response would be unbiased, but its variance grows exponentially with length.
     """
-    # From μ to π, because the tokens come from μ.
+    # KL(μ‖π), because the tokens come from μ.
     kl = kl_estimate(sampler_logprobs - old_logprobs, "k3")
     metrics = {
         "rollout/mismatch_kl": masked_mean(kl, mask).item(),

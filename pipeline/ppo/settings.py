@@ -1,4 +1,4 @@
-"""Settings: dataclass fields with a description, a range and checks.  Loads no torch."""
+"""Settings: dataclass fields with a description, a range and checks.  Does not import torch."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ def setting(
     """A dataclass field with its description and range.
 
     `low` and `high` are the smallest and the largest accepted value; `above` is an exclusive lower
-    bound.  `source` names where the default comes from.  Choices are the field's `Literal` type.
+    bound.  `source` names the source of the default.  Choices come from the field's `Literal` type.
     """
     bounds = {"low": low, "high": high, "above": above}
     return field(default=default, metadata={"help": help, "source": source} | bounds)
 
 
 class Section:
-    """A frozen dataclass of settings that checks and converts its values when it is created.
+    """A frozen dataclass of settings that checks and converts its values on construction.
 
     Raises ValueError with a sentence that names the setting, its value and what is accepted.
     """
@@ -200,7 +200,7 @@ def toml(value: Any) -> str:
     if isinstance(value, dict):
         pairs = (f"{json.dumps(k, ensure_ascii=False)} = {toml(v)}" for k, v in value.items())
         return f"{{{', '.join(pairs)}}}"
-    # Numbers, text, lists, true and false look alike in JSON and TOML.
+    # Numbers, text, lists, true and false have the same syntax in JSON and TOML.
     return json.dumps(value, ensure_ascii=False)
 
 

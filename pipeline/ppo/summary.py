@@ -1,4 +1,4 @@
-"""What an update reports: its result, its metrics as `metrics.METRICS` defines them, and the errors that end training."""
+"""The result and metrics of an update (see `metrics.METRICS`), and errors that end training."""
 
 import resource
 import sys
@@ -25,15 +25,15 @@ from pipeline.ppo.metrics import (
 
 
 class TrainingDiverged(RuntimeError):
-    """A number became NaN or infinite; the message names the checkpoint to resume from."""
+    """A value became NaN or infinite; the message names the checkpoint to resume from."""
 
 
 class SamplerMismatch(RuntimeError):
-    """Another model than the policy sampled the responses of an update."""
+    """The responses of an update were not sampled from the policy."""
 
     @classmethod
     def of(cls, history: Sequence[Mapping[str, float]]) -> Self:
-        """The error for the flag of the last of these updates."""
+        """The error for the sampler_mismatch flag of the last update in `history`."""
         (flag,) = (flag for flag in red_flags(history) if flag.name == "sampler_mismatch")
         return cls(f"update {len(history)}: {flag.seen} {flag.why} {flag.remedy}")
 
@@ -56,7 +56,7 @@ class Sample:
 
 @dataclass(frozen=True, kw_only=True)
 class UpdateResult:
-    """What one update did."""
+    """The result of one update."""
 
     step: int
     """Updates made so far, this one included."""
@@ -65,8 +65,9 @@ class UpdateResult:
     samples: list[Sample]
     """Every response of the update, in sampling order."""
     checkpoint: Path | None
-    """Path of this update's checkpoint, None when none is due.  It is written when the caller asks
-    for the next update, so it contains what the caller has put into `trainer.extra` by then."""
+    """Path of this update's checkpoint; None if none is due.  The checkpoint is written when the
+    caller asks for the next update, so it contains what the caller has put into `trainer.extra` by
+    then."""
 
 
 def samples_of(batch: Batch) -> list[Sample]:
@@ -141,7 +142,7 @@ class Stopwatch:
         start = time.perf_counter()
         yield
         if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)  # else its work counts in the next phase
+            torch.cuda.synchronize(self.device)  # else this phase's work counts in the next one
         self.laps[name] = time.perf_counter() - start
 
     def metrics(self, *, sampled: int) -> dict[str, float]:

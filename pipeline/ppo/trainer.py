@@ -1,8 +1,8 @@
 """PPO: rollout → score → shape → advantages → update, repeated.
 
-Start with `PPOTrainer._update`, which reads as the algorithm.  `run` repeats it, writes checkpoints
-and decides when the run ends: after `ppo.updates`, at a KL budget or a reward collapse, or by an error
-(a number that is not finite, a sampler with other weights, a changed reference).
+Start with `PPOTrainer._update`, one iteration of the algorithm.  `run` repeats it, writes
+checkpoints and ends the run after `ppo.updates`, at a KL budget, at a reward collapse, or with an
+error (a value that is not finite, a sampler with other weights, a changed reference).
 """
 
 import hashlib
@@ -79,7 +79,7 @@ from pipeline.ppo.summary import (
 )
 
 _FORMAT = 2
-"""Format of a checkpoint's state; format 1, without a number, also held frozen weights."""
+"""Format of a checkpoint's state.  Format 1 has no format number and includes frozen weights."""
 
 
 class PPOTrainer:
@@ -90,16 +90,16 @@ class PPOTrainer:
     LoRA: the policy without its adapters.  With `ppo.critic="separate"` the critic starts as a copy
     of `critic`, a reward model or causal LM with the policy's tokens, or of `model` when None.
 
-    `prompts` are lists of token ids, already rendered for chat; `categories` are theirs, for the
-    baseline "category_mean".  `reward(prompt_indices, texts)` returns one finite score for each
-    text, or named lists of scores, which are logged each and summed with `reward_weights` (1 by
-    default).  It is called once on two short texts before the run.
+    `prompts` are lists of token ids, already rendered for chat; `categories` has the category of
+    each prompt, for the baseline "category_mean".  `reward(prompt_indices, texts)` returns one
+    finite score per text, or named lists of scores, which are logged separately and summed with
+    `reward_weights` (1 by default).  It is called once on two short texts before the run.
 
     `eos_token_ids` defaults to those of the tokenizer and of the model's generation config.  With a
     `directory`, checkpoints go to `directory/checkpoints`.  `extra` is JSON-like state of the
     caller, stored in every checkpoint and restored by a resume.
 
-    Raises ValueError, before anything is computed, for arguments that cannot work.
+    Raises ValueError, before any computation, for invalid arguments.
     """
 
     def __init__(
@@ -134,7 +134,7 @@ class PPOTrainer:
         models = {
             "policy": self.model.policy, "critic": self.model.critic, "reference": self.reference
         }  # fmt: skip
-        # Tested before sharding: a shard of a model cannot be run alone.
+        # Tested before sharding, because one shard of a model cannot run alone.
         packing = use_packing(config.packing, models, longest=longest, device=self.device)
         self._distribute()
         precision = resolve_precision(config.precision, self.device)
@@ -164,7 +164,7 @@ class PPOTrainer:
         self.passed_over: list[DamagedCheckpoint] = []
 
     def _distribute(self) -> None:
-        """Make the processes' weights equal, and shard them if the settings say so."""
+        """Synchronize the processes' weights, and shard them if the settings say so."""
         broadcast_weights(self.processes, self.model)
         if self.config.sharding == "none":
             return
@@ -185,15 +185,16 @@ class PPOTrainer:
         self._reference_versions = weights_versions(self.reference)
 
     def run(self, *, resume: bool = False) -> Iterator[UpdateResult]:
-        """Make the updates and yield the result of each.
+        """Run the updates and yield the result of each.
 
         `resume=True` loads the newest readable checkpoint in `directory`, if there is one, and lists
         damaged ones in `passed_over`.  Raising `updates` extends the run, with the learning rates of
         the new length.  The run ends early, with the reason in `stopped`, when the KL budget is
         exceeded or the reward has collapsed.
 
-        Raises TrainingDiverged for a NaN or infinite number, SamplerMismatch after the result of an
-        update whose responses another model sampled, and RuntimeError if the reference changed.
+        Raises TrainingDiverged for a NaN or infinite value, SamplerMismatch after the result of an
+        update whose responses were not sampled from the policy, and RuntimeError if the reference
+        changed.
         """
         self.rewarder.check()
         self._open_directory(resume=resume)
@@ -255,7 +256,7 @@ class PPOTrainer:
 
     def _rollout(self, prompt_indices: list[int]) -> Batch:
         """Sample responses to this process's share of the prompts."""
-        # Every process draws all random numbers, so a response does not depend on who samples it.
+        # Every process draws all random numbers, so a response does not depend on its process.
         size = (len(prompt_indices), self.config.max_new_tokens)
         uniforms = torch.rand(size, generator=self.generators["sampling"], dtype=torch.float64)
         rows = self.processes.share(range(len(prompt_indices)))
@@ -335,7 +336,7 @@ class PPOTrainer:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore a state of `state_dict`.
+        """Restore the result of `state_dict`.
 
         Raises ValueError when it belongs to another run: other settings, prompts, reward weights,
         reference or frozen weights.  `checkpoint_every` may differ, and `updates` may be larger.
@@ -351,7 +352,7 @@ class PPOTrainer:
         self.extra = json.loads(state["extra"])
 
     def _fingerprint(self) -> dict[str, Any]:
-        """What must be the same in the run that wrote a checkpoint and the run that resumes."""
+        """Properties that must be equal in the run of a checkpoint and the run that resumes it."""
         settings = asdict(replace(self.config, checkpoint_every=0))
         return {f"ppo.{name}": value for name, value in settings.items()} | {
             "model": shapes_hash(self.model),
@@ -366,9 +367,9 @@ class PPOTrainer:
         written = state.get("format", 1)
         if written != _FORMAT:
             raise ValueError(
-                f"the checkpoint was written by another version of the engine (format {written}, "
-                f"this version reads {_FORMAT}); finish the run with that version, or start again "
-                "from scratch in an empty directory"
+                f"the checkpoint was written by another version of the engine (format {written}; "
+                f"this version reads {_FORMAT}); finish the run with that version, or start from "
+                "scratch in an empty directory"
             )
         ours, theirs = self._fingerprint(), dict(state["run"])
         planned, before = ours.pop("ppo.updates"), theirs.pop("ppo.updates")
@@ -386,7 +387,7 @@ class PPOTrainer:
             )
 
     def _open_directory(self, *, resume: bool) -> None:
-        """Load the newest checkpoint, or check that the directory holds none."""
+        """Load the newest checkpoint, or check that the directory contains none."""
         found = list_checkpoints(self.directory and writable(self.directory))
         if resume and found:
             _, state, self.passed_over = load_newest(found)
@@ -395,7 +396,7 @@ class PPOTrainer:
                 set_aside(self.passed_over)
         elif found and self.step == 0:
             raise ValueError(
-                f"{self.directory} holds checkpoints of an earlier run; resume it or start in "
+                f"{self.directory} contains checkpoints of an earlier run; resume it or start in "
                 "an empty directory"
             )
 
@@ -417,13 +418,13 @@ class PPOTrainer:
     def _check_reference(self) -> None:
         if weights_hash(self.reference) != self.reference_hash:
             raise RuntimeError(
-                "the reference model's weights changed during the run, so its KL figures and "
-                "penalties are void; find what writes to them and train again"
+                "the reference model's weights changed during the run, so its KL metrics and "
+                "penalties are invalid; find what writes to them and train again"
             )
 
 
 def _generators(seed: int) -> dict[str, torch.Generator]:
-    """One generator for each purpose, so that an early stop of an update changes no later sample."""
+    """One generator per purpose, so that ending an update early does not change later samples."""
     return {
         name: torch.Generator().manual_seed(seed * 3 + offset)
         for offset, name in enumerate(("prompts", "sampling", "minibatches"))

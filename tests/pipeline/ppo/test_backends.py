@@ -358,8 +358,8 @@ def test_without_vllm_or_a_gpu_one_sentence_says_so(monkeypatch):
     [
         ({"rollout_backend": "tgi"}, "must be one of own, transformers, vllm"),
         ({"rollout_backend": "vllm", "top_p": 0.9}, "leave ppo.top_k, top_p"),
-        ({"rollout_backend": "vllm", "lora_rank": 8}, "and lora_rank as they are"),
-        ({"rollout_backend": "transformers", "sharding": "fsdp2"}, "rollout_backend='own' only"),
+        ({"rollout_backend": "vllm", "lora_rank": 8}, "and lora_rank"),
+        ({"rollout_backend": "transformers", "sharding": "fsdp2"}, "needs ppo.rollout_backend='own'"),
         ({"importance_cap": 0.5}, "importance_cap=0.5 must be at least 1"),
     ],
 )

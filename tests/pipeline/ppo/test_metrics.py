@@ -117,7 +117,7 @@ def test_every_setting_and_metric_is_explained():
         ({"dual_clip": 0.5}, "ppo.dual_clip=0.5 must be above 1, or 0 for none"),
         (
             {"kl_in": "loss"},
-            "ppo.kl_estimator='k1' with ppo.kl_in='loss' has a gradient of mean zero",
+            "ppo.kl_estimator='k1' with ppo.kl_in='loss' has a gradient with mean zero",
         ),
         ({"baseline": "return_to_go", "critic": "separate"}, "trains no values"),
     ],
