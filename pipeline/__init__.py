@@ -1,12 +1,12 @@
-"""The loop: sample → label → reward model → policy → evaluate, and everything that it is made of.
+"""The RLHF loop: sample → label → reward model → policy → evaluate.
 
 Read `pipeline/stages/` first.  From the top down:
 
-    simulation, studies   drive the loop, or its stages outside it, and measure them
+    simulation, studies   run the loop or single stages, and measure the results
     loop                  the state machine in the web process; starts a worker for each stage
     worker                the process that runs one stage
     stages                one module per stage
-    policy_methods, sampling, promotion, shaping, reward    what the stages are made of
+    policy_methods, sampling, promotion, shaping, reward    the parts of the stages
     models                language models: text in, text and log-probabilities out
     runs                  run directories: the files between web process and worker
     statistics            win rates and sequential tests

@@ -1,1 +1,1 @@
-"""Every setting, by section.  Nothing here loads torch."""
+"""All settings, by section.  Nothing here imports torch."""

@@ -1,4 +1,4 @@
-"""Which files and models a researcher may name in settings.  Loads no torch.
+"""Which files and models a researcher may name in settings.  Does not import torch.
 
 A refusal does not reveal whether a file exists.
 """
@@ -30,20 +30,18 @@ def require_open(
 ) -> None:
     """ValueError if the settings name a path or model that a researcher may not name.
 
-    Permitted are files in `OPEN_FOLDERS`, `models` by id, models on the Hugging Face hub, and
-    everything that one of `operator_configs`, the operator's settings, names.
+    They may name files in `OPEN_FOLDERS`, `models` by id, models on the Hugging Face hub, and
+    everything that appears in `operator_configs`, the operator's settings.
     """
     allowed = {name for one in operator_configs for _, name in named(one)} | {*models, "demo"}
     for setting, name in sorted(named(config)):
         if name in allowed or _is_open(name, workspace):
             continue
-        if setting in ("shaping.extra_reward_models", "model.name") and _is_of_the_hub(
-            name, workspace
-        ):
+        if setting in ("shaping.extra_reward_models", "model.name") and _is_hub_id(name, workspace):
             continue
         raise ValueError(
             f"{setting} names {name!r}: researchers may name files in {workspace / 'files'} and "
-            "what config.toml names; the operator may name others in config.toml or on the command line"
+            "anything in config.toml; the operator may name others there or on the command line"
         )
 
 
@@ -55,7 +53,7 @@ def _is_open(name: str, workspace: Path) -> bool:
     return any(place.is_relative_to((workspace / each).resolve()) for each in OPEN_FOLDERS)
 
 
-def _is_of_the_hub(name: str, workspace: Path) -> bool:
+def _is_hub_id(name: str, workspace: Path) -> bool:
     """Whether the name is a hub id and not a local path."""
     is_id = "/" not in name or _HUB_ID.fullmatch(name) is not None
     if not is_id or name.startswith((".", "~")) or "\\" in name:

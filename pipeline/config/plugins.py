@@ -1,7 +1,8 @@
-"""User functions, named ``module:function``.  Loads no torch.
+"""User functions, named ``module:function``.  Does not import torch.
 
-To name one in the settings runs its module.  The operator may name any, in ``config.toml`` and on
-the command line; a researcher may name those that the operator allowed (`pipeline.loop.loop`).
+Naming a function in the settings runs its module.  The operator may name any function, in
+``config.toml`` or on the command line; a researcher may name those that the operator allowed
+(`pipeline.loop.loop`).
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 IMPORT_TIMEOUT = 30.0
-"""Seconds that importing the functions may take."""
+"""Timeout for importing the functions, seconds."""
 
 RENAMED_MODULES = {"pipeline.gold": "pipeline.simulation.preference"}
 """Modules that settings of version 0.1 may name, and their current names."""
@@ -87,7 +88,7 @@ def require_in_subprocess(module: str, names: Sequence[str]) -> None:
     ]
     if not answers:
         last = next(iter(errors.strip().splitlines()[::-1]), "")
-        raise ValueError(f"importing {listed} ended the process that tried it: {last}".rstrip(": "))
+        raise ValueError(f"importing {listed} ended the Python process: {last}".rstrip(": "))
     if refusal := json.loads(answers[-1]):
         raise ValueError(refusal)
 

@@ -1,4 +1,4 @@
-"""Settings of the methods other than PPO.  Loads no torch."""
+"""Settings of the methods other than PPO.  Does not import torch."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class OptimizeConfig(Section):
     )
     dpo_epochs: float = setting(1.0, "DPO's passes over the judgments (Zephyr: 1 to 3).", above=0)
     dpo_batch: int = setting(
-        16, "Comparisons per step of DPO (DPO paper: 64, of many thousands).", low=1
+        16, "Comparisons per step of DPO (DPO paper: 64, on larger data sets).", low=1
     )
     rloo_beta: float = setting(
         0.05, "RLOO's penalty per nat of KL, in reward units (TRL: 0.05).", above=0

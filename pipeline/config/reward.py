@@ -1,4 +1,4 @@
-"""Settings of the reward model.  Loads no torch.
+"""Settings of the reward model.  Does not import torch.
 
 Presets (`pipeline/config/presets/`) override these defaults: the demo has its own `lr` and `epochs`.
 """
@@ -25,9 +25,10 @@ class RewardConfig(Section):
     )
     tie_model: Literal["auto", "rao_kupper", "davidson", "ordinal", "drop", "half"] = setting(
         "auto",
-        "How ties are modeled: with a learned threshold (rao_kupper; ordinal also learns those of strength), a "
-        "learned weight (davidson), left out (drop), or as half a win each (half). auto is "
-        "ordinal if at least half of the preferences state a strength, else rao_kupper.",
+        "How ties are modeled: with a learned threshold (rao_kupper), learned thresholds for ties "
+        "and strengths (ordinal), or a learned weight (davidson). drop leaves ties out; half "
+        "counts each as half a win. auto is ordinal if at least half of the preferences state a "
+        "strength, else rao_kupper.",
     )
     both_bad: Literal["tie", "absolute"] = setting(
         "absolute",
@@ -56,8 +57,8 @@ class RewardConfig(Section):
     )
     members: int = setting(
         4,
-        "Members of the reward model. Their mean is the reward, and they disagree where the model has "
-        "learned little.",
+        "Ensemble members of the reward model. The reward is their mean; they disagree where there "
+        "are few judgments.",
         low=1,
     )
     ensemble: Literal["auto", "networks", "heads"] = setting(
@@ -76,9 +77,9 @@ class RewardConfig(Section):
     )
     audit_share: float = setting(
         0.15,
-        "Share of the prompts that are set aside, judged audit prompts included. Their judgments decide "
-        "when training stops, and train the audit model. The reward model learns from none of them if "
-        "there are at least stopping_judgments.",
+        "Share of the prompts that are set aside, including judged audit prompts. Their judgments "
+        "decide when training stops and train the audit model. The reward model does not learn "
+        "from them if there are at least stopping_judgments.",
         low=0,
         high=0.5,
     )
@@ -89,8 +90,8 @@ class RewardConfig(Section):
     )
     stopping_judgments: int = setting(
         100,
-        "Minimum number of judgments on the prompts set aside; with fewer, the reward model learns "
-        "from all of them but those on prompts with the role audit.",
+        "Minimum number of judgments on the prompts set aside; with fewer, the reward model also "
+        "learns from them, except on prompts with the role audit.",
         low=20,
     )
     patience: int = setting(
@@ -121,7 +122,7 @@ class RewardConfig(Section):
         kinds = self.learn_from
         require(
             bool(kinds) and len(set(kinds)) == len(kinds),
-            f"reward.learn_from={list(kinds)} must name one kind or more, each once",
+            f"reward.learn_from={list(kinds)} must name at least one kind, each once",
         )
         require(
             self.margin == 0 or self.tie_model != "ordinal",

@@ -1,4 +1,4 @@
-"""All settings with their defaults, descriptions and checks.  Loads no torch.
+"""All settings with their defaults, descriptions and checks.  Does not import torch.
 
 The sections `reward`, `optimize`, `shaping` and `ppo` are in reward.py, policy.py and shaping.py
 beside this file, and in pipeline/ppo/config.py.  Presets (`presets/`) override the defaults.
@@ -47,7 +47,8 @@ class ModelConfig(Section):
     name: str = setting("demo", "A Hugging Face id, a local directory, or demo (embedded).")
     dtype: Literal["auto", "float32", "bfloat16"] = setting(
         "auto",
-        "Precision of loaded weights; training always keeps float32 master weights (ppo.precision sets that of its computation).",
+        "Precision of weights loaded for inference. Training always keeps float32 master weights; "
+        "ppo.precision sets the precision of PPO's computation.",
     )
     long_rows: Literal["stop", "skip"] = setting(
         "stop",
@@ -73,7 +74,7 @@ class LabelingConfig(Section):
 
 @dataclass(frozen=True, kw_only=True)
 class SFTConfig(Section):
-    """Supervised fine-tuning on demonstrations, which makes the frozen reference."""
+    """Supervised fine-tuning on demonstrations, which produces the frozen reference."""
 
     section: ClassVar[str] = "sft"
 
@@ -109,7 +110,7 @@ class SamplingConfig(Section):
         above=0,
     )
     top_p: float = setting(
-        0.9, "Nucleus (top-p) of sampling for annotators; 1 keeps all tokens.", above=0, high=1
+        0.9, "Nucleus (top-p) threshold for annotators' samples; 1 keeps all.", above=0, high=1
     )
     max_new_tokens: int = setting(256, "Maximum tokens per completion.", low=1)
     reference_share: float = setting(
@@ -142,7 +143,7 @@ class SamplingConfig(Section):
     near_duplicate: float = setting(
         0.9,
         "Pairs whose texts are at least this similar (0 to 1) are sampled again, then compared with the "
-        "reference, and otherwise left out.",
+        "reference, and left out if they are still similar.",
         low=0,
         high=1,
     )
@@ -178,8 +179,8 @@ class GateConfig(Section):
     )
     kl_raise: float = setting(
         3.0,
-        "After a block, PPO runs with at least this many times the ppo.kl_weight of the blocked "
-        "policy; 1 is off.",
+        "After the gate blocks a policy, PPO runs with at least this multiple of that policy's "
+        "ppo.kl_weight; 1 is off.",
         low=1,
     )
     most: float = setting(
@@ -189,7 +190,7 @@ class GateConfig(Section):
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluateConfig(Section):
-    """Policy against SFT and the previous policy on held-out prompts."""
+    """Comparison of the policy with SFT and the previous policy on held-out prompts."""
 
     section: ClassVar[str] = "evaluate"
 
@@ -266,7 +267,11 @@ class PluginsConfig(Section):
 
 @dataclass(frozen=True, kw_only=True)
 class Config(Section):
-    """All sections.  ``Config()`` suits a real model; ``pipeline/config/presets/demo.toml`` the embedded one."""
+    """All sections.
+
+    The defaults suit a full-size model; ``pipeline/config/presets/demo.toml`` suits the embedded
+    one.
+    """
 
     section: ClassVar[str] = ""
 
@@ -289,7 +294,7 @@ class Config(Section):
         method, processes = self.optimize.method, self.worker.processes
         require(
             method == "ppo" or processes == 1,
-            f"optimize.method={method} runs in one process and worker.processes is {processes}; "
+            f"optimize.method={method} runs in one process, but worker.processes is {processes}; "
             "set it to 1",
         )
         if method == "ppo":
@@ -304,7 +309,7 @@ class Config(Section):
         )
         require(
             processes > 1 or sharding == "none",
-            f"ppo.sharding={sharding} divides the weights among processes and worker.processes is "
+            f"ppo.sharding={sharding} divides the weights among processes, but worker.processes is "
             "1; set it to the number of GPUs, or ppo.sharding to none",
         )
 

@@ -1,4 +1,4 @@
-"""Settings of reward shaping.  Loads no torch.
+"""Settings of reward shaping.  Does not import torch.
 
 `pipeline/shaping/` has the components; docs/reward.md describes each of them.
 """
@@ -16,7 +16,7 @@ COMPONENTS = (
     "length", "overlong", "format", "relevance", "repetition", "sentiment", "toxicity", "hedging",
     "buzzwords", "sycophancy", "echo", "honesty", "contrast", "sycophancy_classifier",
 )  # fmt: skip
-"""The components of Kitestring; the last two need a file."""
+"""The built-in components; the last two need a file."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +51,7 @@ class ShapingConfig(Section):
     )
     floor: float | None = setting(
         None,
-        "Lower limit of the reward model's score; with 0, all bad responses score the same. none is off.",
+        "Lower limit of the reward model's score; with 0, scores below 0 become 0. none is off.",
     )
     words: int = setting(100, "overlong: maximum number of words without a penalty.", low=1)
     words_buffer: int = setting(

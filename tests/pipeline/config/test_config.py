@@ -50,7 +50,7 @@ def test_later_files_and_overrides_win(tmp_path: Path) -> None:
         ("shaping.ensemble", "median", "must be one of mean, lower_bound, min"),
         ("ppo.minibatch", "10", "ppo.minibatch=10 must divide ppo.rollouts=64"),
         ("ppo.schedule", "cosine", "ppo.schedule='cosine' must be one of linear, constant"),
-        ("ppo.kl_estimator", "k3", "'k3' with ppo.kl_in='reward' punishes a token"),
+        ("ppo.kl_estimator", "k3", "'k3' with ppo.kl_in='reward' penalizes a token"),
     ],
 )
 def test_a_bad_override_says_what_would_be_right(name: str, value: str, message: str) -> None:
@@ -157,7 +157,7 @@ def test_a_setting_is_too_late_once_what_it_governs_is_made(
 
 def test_several_processes_are_for_ppo_alone():
     shared = Config().override({"worker.processes": 2})
-    with pytest.raises(ValueError, match=r"optimize.method=dpo runs in one process and worker"):
+    with pytest.raises(ValueError, match=r"optimize.method=dpo runs in one process, but worker"):
         shared.override({"optimize.method": "dpo"})
 
 
