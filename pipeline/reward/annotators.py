@@ -1,17 +1,17 @@
 """How annotators differ: a slope on the rewards and a bias to one side.
 
-Learned with the reward model if `reward.annotators` is set (the default) and two people or more
-judged.  An unreliable annotator gets a small slope, so their judgments move the rewards less; nobody
-is excluded.
+Slopes and biases are learned with the reward model if `reward.annotators` is set (the default) and
+there are at least two annotators.  An unreliable annotator gets a small slope, so their judgments
+change the rewards less; no annotator is excluded.
 
 For a difference of rewards d, annotator w judges by (1 + δ_w) · d + s · b_w, which replaces d in the
 tie model.  s is +1 if the first response was on the left and −1 if it was on the right, so b_w > 0
 prefers the left.
 
-δ ~ N(0, .35²) and b ~ N(0, .3²), so annotators with few judgments count as average.  The slope can
-be negative: judgments of somebody who presses the wrong button are as informative as others.
-Compare Dawid and Skene (1979) and, for pairs, Chen et al. (2013), *Pairwise Ranking Aggregation in
-a Crowdsourced Setting*.
+δ ~ N(0, .35²) and b ~ N(0, .3²), so annotators with few judgments stay close to average.  The slope
+can be negative: judgments by an annotator who confuses the buttons are as informative as others.
+Similar models: Dawid and Skene (1979) and, for pairs, Chen et al. (2013), *Pairwise Ranking
+Aggregation in a Crowdsourced Setting*.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class AnnotatorEffects(nn.Module):
 
 @dataclass(frozen=True, kw_only=True)
 class AnnotatorJudgments:
-    """Judgments as the annotator model sees them; every tensor is (N,), in float64.
+    """The inputs of the annotator model; every tensor is (N,), in float64.
 
     `d` are differences of rewards, `side` is +1 if the first response was on the left, else −1, and
     `annotator` is an index.
@@ -83,11 +83,11 @@ def effective(d: Tensor, slope: Tensor, bias: Tensor, side: Tensor) -> Tensor:
 def fit_annotators(
     judged: AnnotatorJudgments, count: int, *, likelihood: Likelihood, ties: TieValues
 ) -> FittedAnnotators:
-    """The most probable δ and b of `count` annotators, given the rewards, by Newton's method.
+    """The MAP estimates of δ and b of `count` annotators, given the rewards, by Newton's method.
 
     The likelihoods are log-concave in z and z is linear in (δ, b), so there is one optimum.
-    Standard errors are from the inverse of the observed information, including the prior's, for
-    known rewards.  Annotators without judgments keep the prior.
+    Standard errors are from the inverse of the observed information plus the prior's; they treat
+    the rewards as known.  Annotators without judgments keep the prior.
     """
     at = torch.zeros(count, 2, dtype=torch.float64)
     precision = torch.tensor([SLOPE_SD, BIAS_SD], dtype=torch.float64) ** -2

@@ -1,10 +1,10 @@
 """The audit reward model, trained on prompts that the reward model did not learn from.
 
-PPO never sees it.  A policy that exploits an error of its reward model gains less reward from a
+PPO does not use it.  A policy that exploits an error of its reward model gains less reward from a
 model that learned from other judgments; where the two diverge, the policy over-optimizes (Gao et
 al. 2023, *Scaling Laws for Reward Model Overoptimization*, with a gold reward instead of the audit
-model).  It learns from the held-out judgments and from those that decide when to stop, so it needs
-no more labels.  Its own accuracy is measured on the judgments that the reward model learned from.
+model).  The audit model learns from the held-out judgments and from those that decide when to stop,
+so it needs no extra labels.  Its accuracy is measured on the reward model's training judgments.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ AUDIT = "audit"
 """The folder of a reward model that holds its audit model."""
 
 MIN_PREFERENCES = 20
-"""Judgments with a preference that an audit model needs."""
+"""Minimum number of judgments with a preference for an audit model."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,8 +47,8 @@ def train_audit_model(
     decisive = sum(pair.decisive for pair in split.unseen)
     if decisive < MIN_PREFERENCES:
         message = (
-            f"no audit model: {decisive} judgments with a preference are on the prompts that the "
-            f"reward model does not learn from, and it needs {MIN_PREFERENCES}"
+            f"no audit model: it needs {MIN_PREFERENCES} judgments with a preference on prompts "
+            f"that the reward model does not learn from, and there are {decisive}"
         )
         training.report.note("info", "audit", message)
         return None, None

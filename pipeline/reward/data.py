@@ -1,7 +1,7 @@
-"""Judgments as token ids: read, encoded, split by prompt, padded into batches.
+"""Reads judgments, encodes them as token ids, splits them by prompt, and pads batches.
 
-`split_judgments` divides the prompts in three: those that the reward model learns from, the audit set
-(`reward.audit_share`), and the validation split that measures it (`reward.held_out_share`).
+`split_judgments` divides the prompts into three sets: the training set, the audit set
+(`reward.audit_share`), and the validation split (`reward.held_out_share`).
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ _COLUMNS = (
 
 @dataclass(frozen=True, kw_only=True)
 class JudgedPair:
-    """One judgment with both its texts as token ids; `outcome` is a code of `likelihood`.
+    """One judgment with both texts as token ids; `outcome` is a code of `likelihood`.
 
     `strength` is 1 slightly, 2 clearly, 3 much, or `likelihood.UNSTATED`.  `side` is +1 if `first`
-    was on the left and −1 if it was on the right.  `audit`: the prompt was imported for auditing.
-    `arm` made the comparison.
+    was on the left and −1 if it was on the right.  `audit`: the prompt has the role audit.
+    `arm` is the sampling arm of the comparison.
     """
 
     judgment: str
@@ -64,7 +64,7 @@ class JudgedPair:
 
     @property
     def random_stream(self) -> bool:
-        """Whether chance chose the pair, so that it can measure a reward model."""
+        """Whether the pair was chosen at random, so that it can measure a reward model."""
         return self.arm in RANDOM_STREAM
 
 
@@ -136,7 +136,7 @@ def judged_by(inputs: Path) -> dict[str, dict[str, int]]:
 
 
 def notes_on_kinds(kinds: Mapping[str, Mapping[str, int]]) -> list[Note]:
-    """The note of a run on `judged_by`: a warning if kinds were left out or mixed."""
+    """The run's note on `judged_by`: a warning if kinds were left out or mixed."""
     used, left_out = kinds["used"], kinds["left_out"]
     if not used:
         return []
@@ -185,11 +185,11 @@ def by_prompt(pairs: Sequence[JudgedPair]) -> dict[str, PromptJudgments]:
 def split_for_stopping(
     train: Sequence[JudgedPair], *, share: float, least: int, seed: int
 ) -> tuple[list[JudgedPair], list[JudgedPair]]:
-    """Judgments to learn from and judgments set apart, with no prompt in both.
+    """Judgments to learn from and judgments set aside, with no prompt in both.
 
-    Prompts imported for auditing are set apart, and others until `share` of the prompts is reached;
-    which ones follows from their ids.  If that gives fewer than `least` judgments, only the prompts
-    for auditing are.  If the rest had no preference, nothing is set apart.
+    Prompts with the role audit are set aside, and others, chosen by id, until `share` of the
+    prompts is reached.  If that gives fewer than `least` judgments, only the audit prompts are set
+    aside.  If the remaining judgments had no preference, nothing is set aside.
     """
     audit = {pair.prompt for pair in train if pair.audit}
     prompts = {pair.prompt for pair in train}
@@ -215,12 +215,12 @@ class Split(NamedTuple):
 
     @property
     def unseen(self) -> list[JudgedPair]:
-        """All that the reward model does not learn from."""
+        """All judgments that the reward model does not learn from."""
         return [*self.audit_set, *self.held_out]
 
     @property
     def measured(self) -> list[JudgedPair]:
-        """Held-out pairs of the random stream: pairs that a reward model chose are harder than others."""
+        """Held-out pairs of the random stream; pairs chosen by a reward model are harder."""
         return [pair for pair in self.held_out if pair.random_stream]
 
 
@@ -237,7 +237,7 @@ def split_judgments(pairs: Sequence[JudgedPair], config: RewardConfig, *, seed: 
 
 
 def stopping_pairs(config: RewardConfig, audit_set: Sequence[JudgedPair]) -> Sequence[JudgedPair]:
-    """The judgments that decide when to stop training: those set apart, if they are enough."""
+    """The judgments that decide when to stop training: those set aside, if there are enough."""
     enough = len(audit_set) >= config.stopping_judgments
     return audit_set if config.early_stopping and enough else ()
 
@@ -246,7 +246,7 @@ def resolved(config: RewardConfig, pairs: Sequence[JudgedPair]) -> RewardConfig:
     """The settings with ``tie_model="auto"`` replaced by the model for these judgments.
 
     It is ordinal if at least half of the preferences state a strength and there is no margin.
-    Strengths that are stated rarely are stated for clear cases and would bias the thresholds.
+    Annotators who rarely state a strength do so in clear cases, which would bias the thresholds.
     """
     if config.tie_model != "auto":
         return config
@@ -281,7 +281,7 @@ def training_rows(
 
 
 def annotator_ids(pairs: Sequence[JudgedPair]) -> list[str]:
-    """Everybody who gave one of these judgments, sorted."""
+    """The ids of the judgments' annotators, sorted."""
     return sorted({pair.annotator for pair in pairs})
 
 

@@ -34,7 +34,7 @@ class Scorer(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class EnsembleScores:
-    """Scores (B,) for the policy, and the figures (B,) named in `Ensemble.figures`.
+    """Scores (B,) of completions, and the figures (B,) named in `Ensemble.figures`.
 
     `own` (B,) is the mean over the members of the first reward model, the iteration's own.
     """
@@ -53,11 +53,11 @@ def spread(scores: Tensor) -> Tensor:
 
 
 def aggregate(scores: Tensor, *, how: str, weight: float) -> Tensor:
-    """One score a completion from (K, B) scores of K members: (B,).
+    """One score per completion, (B,), from (K, B) scores of K members.
 
     ``mean``; ``min``, the worst-case optimization of Coste et al.; ``lower_bound``, mean − `weight` ·
-    sd.  Their uncertainty-weighted optimization subtracts the variance; the sd is in units of
-    reward, so that `weight` does not depend on the scale of rewards.
+    sd.  Coste et al. subtract the variance instead (uncertainty-weighted optimization); with the
+    sd, `weight` does not depend on the scale of rewards.
     """
     match how:
         case "mean":
@@ -67,14 +67,14 @@ def aggregate(scores: Tensor, *, how: str, weight: float) -> Tensor:
         case "lower_bound":
             return scores.mean(0) - weight * spread(scores)
         case _:
-            raise ValueError(f"unknown way {how!r} to combine scores")
+            raise ValueError(f"there is no shaping.ensemble {how!r}")
 
 
 class Ensemble:
-    """The reward of a job: one reward model, or several combined by the settings `shaping`.
+    """The reward of a job: one reward model, or several combined as `shaping.ensemble` says.
 
-    `figures` are the names of further figures: each member's score and their disagreement.  With one
-    member there are none.
+    `figures` names additional figures: each member's score and the disagreement of the members.
+    It is empty with one member.
     """
 
     def __init__(self, scorers: Sequence[Scorer], config: ShapingConfig) -> None:

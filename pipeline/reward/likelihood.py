@@ -12,8 +12,8 @@ so the probabilities of a win and of a tie define it:
                  P(slightly) = σ(d − θ) − σ(d − θ2), P(clearly) = σ(d − θ2) − σ(d − θ3),
                  P(much) = σ(d − θ3)                                    McCullagh 1980
 
-A win of unknown strength has the probability of all three.  *Both bad* is a tie; under
-``both_bad="absolute"`` ties are divided by the level m = (r_first + r_second) / 2:
+A win of unknown strength has the sum of the three probabilities.  *Both bad* is a tie; under
+``both_bad="absolute"`` the level m = (r_first + r_second) / 2 splits ties into equal and both bad:
 P(both bad | tie) = σ((κ − m) · c).
 
 Differences of sigmoids are computed as σ(a) − σ(a − g) = σ(a) · σ(g − a) · (1 − e^−g), which avoids
@@ -55,7 +55,7 @@ class TieValues(NamedTuple):
     scale: Any = 1.0
 
     def spread(self, by: Any) -> TieValues:
-        """The same with the thresholds multiplied by `by`."""
+        """A copy with the thresholds multiplied by `by`."""
         theta, clearly, much = (by * v for v in (self.theta, self.gap_clearly, self.gap_much))
         return self._replace(theta=theta, gap_clearly=clearly, gap_much=much)
 
@@ -85,12 +85,12 @@ class Likelihood:
     ) -> Tensor:
         """Log-probabilities of outcome codes, in the shape of `d`; the rest broadcasts to it.
 
-        ``ordinal`` and a margin read `strength`, ``absolute`` needs `level`.  ``half`` gives a tie
+        ``ordinal`` and a margin use `strength`; ``absolute`` needs `level`.  ``half`` gives a tie
         the mean of both wins' log-probabilities.  Raises ValueError for ties under ``drop``.
         """
         tied = outcomes >= TIE
         if self.tie_model == "drop" and bool(tied.any()):
-            raise ValueError("reward.tie_model=drop takes decisive judgments only; leave ties out")
+            raise ValueError("reward.tie_model=drop needs decisive judgments; leave ties out")
         ties = TieValues(*(torch.as_tensor(v, dtype=d.dtype, device=d.device) for v in ties))
         # A win of the second at d is a win of the first at −d.
         toward = torch.where(outcomes == SECOND, -d, d)
@@ -157,7 +157,7 @@ def preference_logit(
 ) -> Tensor:
     """log P(first) − log P(second): the log-odds that a decisive judgment goes to `first`.
 
-    With thresholds it is not d: for large θ it approaches 2d near 0.
+    With thresholds it differs from d: for large θ it approaches 2d near d = 0.
     """
     if tie_model not in ("rao_kupper", "ordinal"):
         return d

@@ -24,7 +24,7 @@ class Ties(nn.Module):
     """θ, the gaps between the thresholds of strength, and level and scale of *both bad*.
 
     θ, the gaps and the scale are stored as inverse softplus.  No parameter is a scalar, because
-    sharded training does not support scalars.  Old models have `raw` alone.
+    sharded training does not support scalars.  Old models have only `raw`.
     """
 
     def __init__(self) -> None:
@@ -38,7 +38,7 @@ class Ties(nn.Module):
     def reset(self) -> None:
         """Initial values before any judgment.
 
-        Uses `nn.init`, which transformers skips for tensors that a checkpoint has.
+        Uses `nn.init`, which transformers skips for tensors that a checkpoint contains.
         """
         nn.init.constant_(self.raw, _inverse_softplus(0.5))
         nn.init.constant_(self.gaps, _inverse_softplus(1.0))
@@ -54,7 +54,7 @@ class Ties(nn.Module):
         return torch.cat([self(), softplus(self.gaps), self.level, softplus(self.sharpness)])
 
     def values(self) -> TieValues:
-        """The same, without gradients."""
+        """The parameters without gradients."""
         return TieValues(*self.packed().detach())
 
     def learn(self, likelihood: Likelihood) -> None:

@@ -3,11 +3,11 @@
 There are `reward.members` (4).  With `reward.ensemble` = auto they are networks up to 100 million
 parameters (`is_large`), else heads.
 
-Networks that learn the same judgments from the same initial weights differ, because each sees the
-judgments in another order (Lakshminarayanan et al. 2017, *Simple and Scalable Predictive
-Uncertainty Estimation using Deep Ensembles*, who find that bootstrap samples on top do harm).
-Their mean is a better reward than any of them, and they disagree where they have learned little.
-Heads on one trunk are free but give only the disagreement (`pipeline.reward.network`).
+Networks that learn from the same judgments and the same initial weights differ, because each gets
+the judgments in a different order (Lakshminarayanan et al. 2017, *Simple and Scalable Predictive
+Uncertainty Estimation using Deep Ensembles*, who find that adding bootstrap samples hurts).
+Their mean is a better reward than any single one, and they disagree where there are few judgments.
+Heads on one trunk cost nothing but give only the disagreement (`pipeline.reward.network`).
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ def train_members(
     measure: Callable[[RewardModel, int], None] | None = None,
     notes: Sequence[Note] = (),
 ) -> tuple[RewardModel, EarlyStop | None]:
-    """A trained reward model, and the mean over its networks of what early stopping kept.
+    """Train a reward model; also return what early stopping kept, averaged over its networks.
 
     Arguments are those of `train_network`.  Only the first network reports `notes`, metrics and
     measurements.  A resumed run continues with the network that was interrupted.  Each network
-    keeps its `annotators`; all get the mean of their ties.
+    keeps its `annotators`; all networks get the mean of their ties.
     """
     first, count = _first_network(training)
     networks, kept = [], []
@@ -75,7 +75,7 @@ def train_members(
             resume = False
         networks.append(network)
         kept.append(stop)
-    if resume:  # all networks were trained; what follows reports again
+    if resume:  # all networks were trained; drop the events after them
         training.report.rewind(_last_event(training, count))
     _share_ties(networks)
     model = RewardModel(networks[0], training.chat, training.device, peers=networks[1:])
@@ -121,7 +121,7 @@ def _measuring(
 
 
 def _finish(network: Any, training: Training, kept: EarlyStop | None) -> None:
-    """Save a trained network until all are trained; its checkpoints are no longer needed."""
+    """Save a trained network until all are trained, and delete its checkpoints."""
     found = {"kept": asdict(kept) if kept else None, "seq": training.report.seq}
     folder = training.checkpoints
     folder.mkdir(parents=True, exist_ok=True)

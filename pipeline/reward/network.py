@@ -2,14 +2,14 @@
 
 The class extends the architecture's ``…ForSequenceClassification``, so the saved directory is an
 ordinary Hugging Face model with a few more tensors: ``score.bias`` (the level), ``ties.*``
-(`pipeline.reward.likelihood_parameters`) and, with several heads, ``heads.*``.  ``score`` is the reward, so
-``AutoModelForSequenceClassification`` loads the directory too and gives the same rewards up to
-that constant, if padding differs from end-of-text.  Annotators are learned but not saved.
+(`pipeline.reward.likelihood_parameters`) and, with several heads, ``heads.*``.  ``score`` is the
+reward, so ``AutoModelForSequenceClassification`` also loads the directory and gives the same
+rewards up to the level, if padding differs from end-of-text.  Annotators are learned but not saved.
 
-The reward learns from every judgment once.  The heads learn from bootstrap samples, by linear
-regression on the trunk's states, and show its uncertainty: a member's reward is ``score`` plus the
-difference of its head from the mean of the heads.  Their gradients do not reach the trunk, which
-would add the noise of the samples to the reward.
+``score`` learns from every judgment with weight 1.  The heads learn from bootstrap samples, as
+linear models on the trunk's states, and measure uncertainty: a member's reward is ``score`` plus
+the difference of its head from the mean of the heads.  Gradients of the heads do not reach the
+trunk, because they would add the noise of the bootstrap samples to the reward.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class RewardOutput(ModelOutput):
 
 
 class RewardHead:
-    """Our part of a reward network, mixed in before the architecture's own class."""
+    """Kitestring's part of a reward network, a mixin before the architecture's own class."""
 
     def __init__(self, config: Any) -> None:
         super().__init__(config)  # type: ignore[call-arg]
@@ -73,7 +73,7 @@ class RewardHead:
 
     @property
     def likelihood(self) -> Likelihood:
-        """The likelihood of training; Rao and Kupper's for models that store none."""
+        """The likelihood used in training; Rao and Kupper's for models that store none."""
         asked: dict[str, Any] = {"tie_model": "rao_kupper", "both_bad": "tie"}
         asked |= getattr(self.config, "reward_likelihood", {})  # type: ignore[attr-defined]
         return Likelihood(**asked)
@@ -84,9 +84,9 @@ class RewardHead:
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
-        """Zero for the heads: a few hundred labels cannot undo the noise of a random start.
+        """Set the heads to zero: a few hundred labels cannot undo the noise of a random start.
 
-        Called for tensors that a checkpoint lacks.
+        transformers calls this for tensors that a checkpoint lacks.
         """
         if module is getattr(self, "score", None) or module is getattr(self, "heads", None):
             nn.init.zeros_(module.weight)  # type: ignore[arg-type]
@@ -122,8 +122,8 @@ class RewardHead:
     def states(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
         """(N, hidden): the trunk's state at the last real token of (N, L) right-padded texts.
 
-        The stock class takes the last token that is not padding, which is one too early if padding
-        and end-of-text have the same id.
+        transformers' class uses the last token that is not padding, which is one too early if
+        padding and end-of-text have the same id.
         """
         trunk = self.base_model  # type: ignore[attr-defined]
         hidden = trunk(
@@ -144,7 +144,7 @@ class RewardHead:
     def shift(self, by: float | Tensor, *, level: float | None = None) -> None:
         """Add a constant to every reward, or one for each head; the level κ moves too.
 
-        In a network of several, κ moves by `level`, by which the mean of the networks moves.
+        With several networks, κ moves by `level`, the shift of their mean.
         """
         by = torch.as_tensor(by, dtype=self.score.bias.dtype, device=self.score.bias.device)
         if self.heads is not None:
@@ -162,17 +162,17 @@ class RewardHead:
 
 
 def _linear(head: nn.Linear, states: Tensor) -> Tensor:
-    """In fp32, in whatever precision the trunk runs."""
+    """Apply a head in fp32, whatever the trunk's precision."""
     with torch.autocast(states.device.type, enabled=False):
         return nn.functional.linear(states.float(), head.weight.float(), head.bias.float())
 
 
 @cache
 def network_class(config_class: type, *, fresh: bool, stock: bool = False) -> Any:
-    """The reward network for an architecture, under the name of the class it extends.
+    """The class of the reward network for an architecture, named like the class that it extends.
 
-    A `fresh` one is loaded from a language model, without heads and ties.  A `stock` one is
-    transformers' own, which has a head without a bias and no ties.
+    `fresh`: it loads a language model, without heads and ties.  `stock`: it loads a transformers
+    classifier, whose head has no bias and which has no ties.
     """
     try:
         base: Any = MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING[config_class]
@@ -200,8 +200,10 @@ def from_language_model(path: str, chat: ChatTokenizer, *, heads: int = 1) -> An
 
 
 def load_network(path: str | Path, dtype: torch.dtype = torch.float32) -> Any:
-    """Kitestring's reward network or a transformers model with one label; raises ModelUnavailable for
-    a directory that holds neither."""
+    """Load Kitestring's reward network or a transformers model with one label.
+
+    Raises `ModelUnavailable` for a directory that contains neither.
+    """
     require_reward_model(str(path))
     network, missing = _load(str(path), dtype=dtype, fresh=False)
     if missing:

@@ -1,7 +1,7 @@
-"""Predictions of a policy's own reward model for the pairs by which people judge the policy.
+"""Predicts the judgments of a policy's completions with the reward model that trained the policy.
 
 That model was trained before these completions existed.  The reward model of the current stage has
-already learned from the judgments on them.
+already learned from the judgments of them.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ _TOKENS_AT_ONCE = 16_384
 _NETWORKS = "reward_networks"
 """Key of the saved configuration: the number of networks."""
 _SLACK = 4096
-"""Padding tokens that cost less than one more pass."""
+"""Padding tokens that cost less than an additional forward pass."""
 
 
 class RewardModel:
@@ -55,7 +55,7 @@ class RewardModel:
 
     @classmethod
     def load(cls, path: str | Path, *, device: torch.device | str = "cpu") -> RewardModel:
-        """From a saved directory; ModelUnavailable if it holds no reward model."""
+        """Load a saved directory; ModelUnavailable if it contains no reward model."""
         network = load_network(path)
         count = getattr(network.config, _NETWORKS, 1)
         peers = [load_network(Path(path) / _member(number)) for number in range(2, count + 1)]
@@ -78,13 +78,13 @@ class RewardModel:
 
     @property
     def members(self) -> int:
-        """The number of rewards of each text."""
+        """The number of rewards per text."""
         return sum(network.members for network in self.networks)
 
     def __call__(
         self, conversations: Sequence[Messages], completions: Sequence[str]
     ) -> list[float]:
-        """The reward of each completion of its conversation; the mean over members."""
+        """The rewards (B,) of completions of their conversations; the mean over members."""
         return _mean(self.member_scores(conversations, completions))
 
     def member_scores(
@@ -112,8 +112,8 @@ class RewardModel:
                 given = network.rewards(self._states(network, texts))
                 if not bool(given.isfinite().all()):
                     raise ValueError(
-                        "the reward model gives rewards that are not finite: its training "
-                        "diverged; lower reward.lr and train it again"
+                        "the reward model's rewards are not finite: its training diverged; lower "
+                        "reward.lr and train it again"
                     )
                 found += given.T.tolist()
         return found

@@ -4,8 +4,8 @@ On by default (`reward.early_stopping`), with four checks per epoch and `reward.
 only if the audit set (`split_for_stopping` in data.py) has `reward.stopping_judgments` (100) or more;
 otherwise all `reward.epochs` are trained.
 
-Out-of-bag judgments of a bootstrap would not do: all heads share a trunk, which has learned from
-them, so their log-loss keeps falling while that of new prompts rises.
+A bootstrap's out-of-bag judgments cannot replace the audit set: all heads share a trunk, which has
+learned from them, so their log-loss keeps falling while that of new prompts rises.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _FILE = "stopping.pt"
 
 @dataclass(frozen=True, kw_only=True)
 class EarlyStop:
-    """The kept state: its step and epoch, and the log-loss of the judgments set apart."""
+    """The kept state: its step and epoch, and the log-loss of the judgments set aside."""
 
     step: int
     epoch: float
@@ -38,11 +38,11 @@ class EarlyStop:
 class EarlyStopping(TrainerCallback):
     """Stops after `patience` checks in a row that are clearly worse than the best.
 
-    `measure` returns the losses (n,) of the judgments set apart; `groups` (n,) are their prompts.
-    *Clearly* is by more than a standard error of the difference, so that a few dozen judgments do
-    not stop training by chance.  The best state is kept if the last check was clearly worse, else
-    the last one.  The state is saved with each checkpoint, so this callback must come before the
-    one that marks a checkpoint as complete.
+    `measure` returns the losses (n,) of the judgments set aside; `groups` (n,) are their prompts.
+    *Clearly* means by more than a standard error of the difference, so that chance does not stop
+    training on a few dozen judgments.  The best state is kept if the last check was clearly worse,
+    else the last one.  The state is saved with each checkpoint, so this callback must come before
+    the one that marks a checkpoint as complete.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class EarlyStopping(TrainerCallback):
             self._best, self._last, self._waited = found["best"], found["last"], found["waited"]
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        if self._waited >= self._patience:  # resumed after its end
+        if self._waited >= self._patience:  # resumed after training had stopped
             control.should_training_stop = True
             return
         # The state's own number of epochs is rounded up.

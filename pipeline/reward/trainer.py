@@ -1,4 +1,4 @@
-"""Training of one reward network on judgments, on TRL's trainer.
+"""Training of one reward network on judgments, with TRL's trainer.
 
 `RewardTrainer.compute_loss` is the loss: the negative log-likelihood of the judgments
 (likelihood.py), weighted by annotators, plus `reward.length_penalty_weight` (default 0) times the
@@ -37,13 +37,13 @@ from pipeline.reward.stopping import EarlyStop, EarlyStopping
 from pipeline.runs.rundir import Job, Note, Report
 
 SHARE, AUDITED = 0.6, 0.8
-"""The stage's progress when the reward model is trained, and when the audit model is."""
+"""The stage's progress after training the reward model, and after training the audit model."""
 
 
 class RewardTrainer(trl.RewardTrainer):
-    """TRL's trainer with our likelihood, learned ties, annotators and several heads.
+    """TRL's trainer with Kitestring's likelihood, learned ties, annotators and several heads.
 
-    TRL's own silently drops pairs over 1,024 tokens and all columns but three.  Here rows are
+    TRL's trainer silently drops pairs over 1,024 tokens and all columns but three.  Here rows are
     already tokenized and reach the loss unchanged.
     """
 
@@ -62,7 +62,7 @@ class RewardTrainer(trl.RewardTrainer):
         ]  # fmt: skip
 
     def get_batch_samples(self, *arguments: Any, **named: Any) -> Any:
-        """The micro-batches of a step, with the length penalty of the whole batch divided among them."""
+        """The micro-batches of a step, among which the batch's length penalty is divided."""
         batches, items = super().get_batch_samples(*arguments, **named)
         if self.settings.length_penalty_weight and len(batches) > 1:
             self._share_length_penalty(batches)
@@ -72,8 +72,8 @@ class RewardTrainer(trl.RewardTrainer):
     def _share_length_penalty(self, batches: Sequence[Any]) -> None:
         """Add to each micro-batch the batch's `correlated` and its gradient `length_gradient` (N,).
 
-        The gradient is by the N differences of rewards.  A mean of the micro-batches' correlations
-        would depend on the size of micro-batches.  This costs one more forward pass.
+        The gradient is with respect to the N reward differences.  A mean of the micro-batches'
+        correlations would depend on their size.  This costs one additional forward pass.
         """
         model: Any = self.model_wrapped
         model.train()  # in evaluation mode the logits are those of the heads
@@ -124,7 +124,7 @@ class RewardTrainer(trl.RewardTrainer):
             detached = (None if each is None else each.detach() for each in people)
             sampled = self._losses(outputs.heads, inputs, ties.detach(), *detached)
             sampled = inputs["weights"] * sampled
-            # Its value is 0, so that the reported loss is that of the reward.
+            # The value is 0, so that the reported loss is that of the reward.
             loss = loss + (sampled - sampled.detach()).mean()
         return (loss, outputs) if return_outputs else loss
 
@@ -150,7 +150,7 @@ class RewardTrainer(trl.RewardTrainer):
         )
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """Logs θ beside the loss."""
+        """Log θ with the loss."""
         super().log(logs | {"theta": self.model.ties().item()}, start_time)  # type: ignore[union-attr]
 
     def create_optimizer(self, model: Any = None) -> torch.optim.Optimizer:
@@ -214,7 +214,7 @@ class _MeasureEachEpoch(TrainerCallback):
 
 @dataclass(frozen=True, kw_only=True)
 class Training:
-    """How a reward model is trained: what all its networks share."""
+    """The parameters of a reward model's training that all its networks share."""
 
     base: str
     """Directory or id of the language model that it starts from."""
@@ -224,19 +224,19 @@ class Training:
     report: Report
     device: torch.device
     seed: int = 0
-    """Of the order of the judgments."""
+    """Seed of the order of the judgments."""
     bootstrap_seed: int = 0
     resume: bool = False
     doing: str = "training the reward model"
-    """Begins the messages of progress."""
+    """The start of the progress messages."""
     share: tuple[float, float] = (0.0, SHARE)
-    """The part of the stage's progress, from where to where."""
+    """(start, end) of the training in the stage's progress."""
     quiet: bool = False
     """Report progress only, no metrics."""
 
     @classmethod
     def of_job(cls, job: Job, chat: ChatTokenizer, checkpoints: Path, report: Report) -> Training:
-        """With the settings and seeds of a job, from its reference model."""
+        """Training from a job's reference model, with the job's settings and seeds."""
         return cls(
             base=job.model("reference"),
             chat=chat,
@@ -262,9 +262,8 @@ def train_network(
     """Train `network` in place on `pairs`; return the state that early stopping kept, if any.
 
     `stopping` are judgments that decide when to stop; the network does not learn from them.
-    `measure(step)` is called after each epoch.  `notes` are reported
-    before the first step.  Where annotators are learned, `network.annotators` holds them
-    afterwards.
+    `measure(step)` is called after each epoch.  `notes` are reported before the first step.  If
+    annotators are learned, `network.annotators` contains them afterwards.
     """
     config = resolved(training.config, pairs)
     rows = _prepare(network, config, pairs, training)

@@ -1,10 +1,11 @@
-"""The prompts of the validation split, and whether there are enough judgments.  Loads no torch.
+"""The prompts of the validation split, and whether there are enough judgments.  Does not import
+torch.
 
-The validation split is a share `reward.held_out_share` (15%) of the judged prompts; the reward model
-is measured on it.  Prompts with the role `held-out` are for the evaluation and are not among them.
+The validation split is a share `reward.held_out_share` (15%) of the judged prompts; it measures the
+reward model.  It contains no prompts with the role `held-out`, which are for the evaluation.
 The reward stage (`split_by_prompt` in data.py) and the check before training
-(`Preparation.require_judgments`) both call `validation_prompts`; its ValueError is what the page says
-when *Train* is refused.
+(`Preparation.require_judgments`) both call `validation_prompts`.  The page shows its ValueError
+when it refuses *Train*.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from storage.records import digest
 
 @dataclass(frozen=True, kw_only=True)
 class PromptJudgments:
-    """The judgments of one prompt: their number, how many prefer a response, and whether one is of a
-    pair of the random stream."""
+    """The judgments of one prompt: their number, how many prefer a response, and whether at least
+    one pair is from the random stream."""
 
     judgments: int
     decisive: int
@@ -28,7 +29,7 @@ class PromptJudgments:
 def validation_prompts(
     judged: Mapping[str, PromptJudgments], *, share: float, seed: int
 ) -> set[str]:
-    """The prompts that are held out for measuring.
+    """The prompts that are held out to measure the reward model.
 
     The choice depends on the ids, so that most stay held out when labels are added.  Only prompts
     with a judgment of the random stream are held out, unless there is none.  Raises ValueError, with

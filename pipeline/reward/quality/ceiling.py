@@ -1,8 +1,8 @@
-"""How often a perfect reward model could be right about one noisy human judgment.
+"""The noise ceiling: the accuracy of a perfect reward model on noisy human judgments.
 
 Let p be the probability that a person prefers the first response of an item.  The best reward model
-names the likelier answer and is right with probability q = max(p, 1 − p), so the ceiling is E[q].
-The overlap of annotators shows how often two people agree, A = E[q² + (1 − q)²], and then
+predicts the likelier answer and is right with probability q = max(p, 1 − p), so the ceiling is
+E[q].  Items judged by two people measure how often they agree, A = E[q² + (1 − q)²], and
 
     A  ≤  E[q]  ≤  (1 + √(2A − 1)) / 2
 
@@ -29,13 +29,13 @@ if TYPE_CHECKING:
     from pipeline.reward.data import JudgedPair
 
 MIN_OVERLAP = 20
-"""Pairs of preferences that a ceiling needs; with fewer, the agreement is uncertain by ± .2 or more."""
+"""Minimum pairs of preferences for a ceiling; with fewer, agreement is uncertain by over ± .2."""
 
 
 def noise_ceiling(agreement: WinRate, *, expected: float | None = None) -> Ceiling:
-    """The ceiling from how often a second person agrees with the first; ½ if that is chance.
+    """The ceiling, from how often a second person agrees with the first; ½ at chance agreement.
 
-    `expected` is the agreement that a fitted model expects of the same judgments.
+    `expected` is the agreement that a fitted model predicts for the same judgments.
     """
     a = agreement.win_rate
     return Ceiling(
@@ -50,7 +50,7 @@ def noise_ceiling(agreement: WinRate, *, expected: float | None = None) -> Ceili
 
 
 def ceiling_of(agreement: float) -> float:
-    """E[q] if log-odds of p are normal with the standard deviation that gives this agreement."""
+    """E[q] for normal log-odds of p, with the standard deviation that gives this agreement."""
     agreed, best = _table()
     return float(np.interp(agreement, agreed, best))
 
@@ -58,7 +58,7 @@ def ceiling_of(agreement: float) -> float:
 @cache
 def _table() -> tuple[np.ndarray, np.ndarray]:
     """Agreement and ceiling for standard deviations from 0 to ∞; both rise from ½ to 1."""
-    z = np.linspace(0, 8, 2001)  # by symmetry; the normal has 1e-15 beyond 8
+    z = np.linspace(0, 8, 2001)  # by symmetry; the normal's mass beyond 8 is 1e-15
     weight = np.exp(-(z**2) / 2)
     weight /= weight.sum() - (weight[0] + weight[-1]) / 2
     weight[[0, -1]] /= 2
@@ -84,9 +84,9 @@ def preferred(pair: JudgedPair) -> str | None:
 def agreement(pairs: Sequence[JudgedPair]) -> WinRate | None:
     """How often a second person agrees with the first, if both prefer a response.
 
-    Over all pairs of people who judged the same item, clustered by prompt, in the random stream
-    only: chosen pairs are closer, and their ceiling would be too low.  Pairs with a tie are left
-    out, so the ceiling is rather too high.  None without such a pair.
+    Averages over all pairs of people who judged the same item, clustered by prompt.  Uses only the
+    random stream: pairs chosen by a reward model are closer, and their ceiling would be too low.
+    Pairs with a tie are left out, which biases the ceiling upward.  None without such a pair.
     """
     agreed: list[float] = []
     prompts: list[Hashable] = []

@@ -1,7 +1,7 @@
 """The quality of a reward model on held-out judgments: figures with intervals.
 
-All are from judgments of the random stream (docs/selection.md), with the prompt as the independent
-unit.  docs/reward.md defines them; the page and `launch.py reward report` show them.
+All figures use judgments of the random stream (docs/selection.md), with the prompt as the
+independent unit.  docs/reward.md defines them; the page and `launch.py reward report` show them.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ SHOWN_BINS = 5
 MARGINS = 4
 """Groups of equal size by |d|."""
 MIN_IN_MARGIN = 5
-"""Judgments of such a group; with fewer judgments there are fewer groups."""
+"""Minimum judgments per group; with few judgments there are fewer groups."""
 GROUPS = ("unanimous", "split", "single")
 _DRAWS = 500
 
@@ -50,9 +50,9 @@ def quality(
 ) -> Quality:
     """All figures.
 
-    `groups` gives for each judgment how the people who judged its item agree (`GROUPS`).
-    `agreed` is how often a second person agrees with the first, and `expected` how often fitted
-    annotators would; there is a ceiling from `ceiling.MIN_OVERLAP` pairs of preferences on.
+    `groups` maps each judgment to how the people who judged its item agree (`GROUPS`).  `agreed` is
+    how often a second person agrees with the first, and `expected` how often fitted annotators
+    would.  The ceiling needs `ceiling.MIN_OVERLAP` pairs of preferences.
     """
     overlap = agreed.comparisons if agreed else 0
     ceiling = (
@@ -89,7 +89,7 @@ def of_stream(rows: Sequence[Row]) -> tuple[list[Row], list[Row]]:
 def outcomes(decided: Sequence[Row]) -> tuple[np.ndarray, np.ndarray]:
     """(n,) 1 if the higher reward won, ½ if rewards are equal, else 0; (n,) confidence.
 
-    Confidence is the probability of the likelier preference, given that there is one: ½ to 1.
+    Confidence is the probability of the likelier preference, given a preference: ½ to 1.
     """
     won = np.array([row["outcome"] == "first" for row in decided], dtype=bool)
     toward = np.where(won, 1, -1) * _column(decided, "d")
@@ -104,8 +104,8 @@ def _column(rows: Sequence[Row], name: str) -> np.ndarray:
 def calibration(stated: np.ndarray, right: np.ndarray, prompts: Sequence[Hashable]) -> Calibration:
     """ECE, the ECE by chance, overconfidence, and the reliability diagram.
 
-    The ECE by chance is found by consistency resampling (Bröcker and Smith 2007, Weather and
-    Forecasting 22): a sum of absolute gaps is never 0, even for true probabilities.
+    The ECE by chance is from consistency resampling (Bröcker and Smith 2007, Weather and
+    Forecasting 22): even true probabilities have a positive ECE in a finite sample.
     """
     rng = np.random.default_rng(0)
     drawn = (rng.random((_DRAWS, stated.size)) < stated).astype(float)
@@ -133,7 +133,7 @@ def by_margin(
 ) -> tuple[AccuracyBin, ...]:
     """Accuracy in up to `MARGINS` groups of equal size, from the closest pairs to the clearest.
 
-    Equal margins are in one group.
+    Equal margins are in the same group.
     """
     count = max(1, min(MARGINS, margin.size // MIN_IN_MARGIN))
     edges = np.quantile(margin, np.linspace(0, 1, count + 1)[1:-1])
@@ -162,7 +162,7 @@ def by_agreement(
 
 
 def length_bias(stream: Sequence[Row], decided: Sequence[Row]) -> LengthBias | None:
-    """How far rewards and people follow length; None if no preference is between different lengths."""
+    """How strongly rewards and people follow length; None if all compared lengths are equal."""
     d = _column(stream, "d")
     differ = [row for row in decided if row["first_length"] != row["second_length"]]
     if not differ or not d.any():
@@ -182,7 +182,7 @@ def length_bias(stream: Sequence[Row], decided: Sequence[Row]) -> LengthBias | N
 
 
 def _longer(rows: Sequence[Row]) -> np.ndarray:
-    """How many tokens the first response is longer."""
+    """By how many tokens the first response is longer."""
     return _column(rows, "first_length") - _column(rows, "second_length")
 
 
@@ -204,7 +204,7 @@ def _correlation(d: np.ndarray, longer: np.ndarray, prompts: Sequence[Hashable])
 
 
 def _mean(values: np.ndarray, prompts: Sequence[Hashable]) -> Interval:
-    """A mean of numbers of any sign."""
+    """The mean of unbounded values, with its interval."""
     mean, variance, clusters = clustered_mean(values, prompts)
     if clusters == 1:
         return Interval(value=mean, low=None, high=None)
@@ -213,7 +213,7 @@ def _mean(values: np.ndarray, prompts: Sequence[Hashable]) -> Interval:
 
 
 def _accuracy(chosen: np.ndarray, right: np.ndarray, prompts: Sequence[Hashable]) -> Accuracy:
-    """On the chosen judgments."""
+    """Accuracy on the chosen judgments."""
     found = win_rate(right[chosen].tolist(), [p for p, c in zip(prompts, chosen, strict=True) if c])
     return Accuracy(
         accuracy=found.win_rate, low=found.low, high=found.high, judgments=found.comparisons

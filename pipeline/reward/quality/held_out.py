@@ -1,4 +1,4 @@
-"""A reward model's predictions on held-out judgments, one by one, and its quality on them."""
+"""A reward model's predictions for individual held-out judgments, and its quality on them."""
 
 from __future__ import annotations
 
@@ -80,10 +80,10 @@ def measure_quality(
     log_loss: float | None,
     expected: float | None,
 ) -> Quality:
-    """The quality on the held-out judgments, whose table is written to outputs/held_out.parquet.
+    """The quality on the held-out judgments; writes their table to outputs/held_out.parquet.
 
-    `pairs` are all judgments; people's agreement is measured on them.  `log_loss` was measured with
-    the calibration, `expected` is the agreement that fitted annotators would have.
+    `pairs` are all judgments; they measure people's agreement.  `log_loss` comes from the
+    calibration; `expected` is the agreement that fitted annotators would have.
     """
     rows = judged_rows(model, held_out, scale=scale)
     write_rows(outputs / TABLE, rows, COLUMNS)
@@ -101,10 +101,10 @@ def measure_quality(
 def coin_log_loss(
     tie_model: TieModel, held_out: Sequence[JudgedPair], pairs: Sequence[JudgedPair]
 ) -> float | None:
-    """Log-loss of chance that knows from other prompts how often people tie; None without judgments.
+    """Log-loss of a baseline that predicts ties at other prompts' tie rate, and else a coin flip.
 
-    The tie model at d = 0 would be too weak a baseline: equal responses tie more often than others.
-    ``half`` and ``drop`` have no probability for a tie.
+    None without judgments.  The tie model at d = 0 would be too weak a baseline: equal responses
+    tie more often than others.  ``half`` and ``drop`` have no probability for a tie.
     """
     measured = [p for p in held_out if p.random_stream and (p.decisive or tie_model != "drop")]
     if not measured:
@@ -117,7 +117,7 @@ def coin_log_loss(
         for pair in pairs
         if pair.random_stream and pair.prompt not in measured_prompts
     ]
-    # Each outcome is counted once more: a few judgments do not show a rate of 0 or 1.
+    # Add one to each outcome's count, so that a few judgments do not give a rate of 0 or 1.
     tied = (others.count(False) + 1) / (len(others) + 3)
     ties = sum(not pair.decisive for pair in measured)
     wins = len(measured) - ties

@@ -1,4 +1,4 @@
-"""The reliability of annotators and the agreement expected of them, from a fitted reward model."""
+"""The reliability and expected agreement of annotators, from a fitted reward model."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from storage.analysis.annotator_fit import AnnotatorEstimate, AnnotatorFit
 LOW_WEIGHT = 0.25
 """A warning names annotators whose judgments have less than this weight."""
 SCALES = torch.logspace(-1.3, 0.7, 201, dtype=torch.float64)
-"""Factors on rewards, .05 to 5, among which the best is searched."""
+"""Grid of factors on rewards, .05 to 5, for the search of the best one."""
 
 
 def judged_by_rewards(
@@ -47,7 +47,7 @@ def judged_by_rewards(
 ) -> tuple[AnnotatorJudgments, list[int]]:
     """The judgments with the rewards of their texts, and their rows in `pairs`.
 
-    `annotator` is an index into `ids`, which must contain everybody.  Under ``drop`` judgments
+    `annotator` is an index into `ids`, which must contain all annotators.  Under ``drop`` judgments
     without a preference are left out, as in training.
     """
     rows = [n for n, p in enumerate(pairs) if p.decisive or tie_model != "drop"]
@@ -72,11 +72,11 @@ def reliability(
     likelihood: Likelihood,
     ties: TieValues,
 ) -> AnnotatorFit:
-    """The estimates for each annotator, and the agreement expected of them.
+    """The estimates for each annotator, and their expected agreement.
 
-    `folds` are judgments, each with a model that did not learn from them: a model that did has
-    memorized careless judgments and takes them for careful ones.  The rewards of each fold are
-    scaled to fit annotators of slope 1.  `counts` are everybody's judgments.
+    Each of `folds` has judgments and a model that did not learn from them; a model that did has
+    memorized careless judgments, which then look careful.  The rewards of each fold are scaled to
+    fit annotators of slope 1.  `counts` is the number of judgments of each annotator.
     """
     # Neither the level nor the margin depends on the annotator.
     likelihood = replace(likelihood, both_bad="tie", margin=0.0)
@@ -121,7 +121,7 @@ def reliability(
 def calibrated(
     judged: AnnotatorJudgments, likelihood: Likelihood, ties: TieValues
 ) -> AnnotatorJudgments:
-    """The same with the differences multiplied by the best of `SCALES`."""
+    """The judgments with the reward differences multiplied by the best of `SCALES`."""
     fits = likelihood.log_likelihood(
         SCALES[:, None] * judged.d, judged.outcomes, ties=ties, strength=judged.strength
     )
@@ -131,11 +131,11 @@ def calibrated(
 def losses_to_annotators(
     pairs: Sequence[JudgedPair], first: Sequence[float], second: Sequence[float], network: Any
 ) -> Tensor:
-    """(N,) negative log-likelihoods of first, second and tie, nats, each by its annotator.
+    """(N,) negative log-likelihoods of judgments (first, second, tie) given their annotators, nats.
 
     Annotators that the network does not know have slope 1 and no side bias.  ``drop`` scores a tie
-    as ``half`` does.  Differences of rewards are at the best of `SCALES`: a network becomes
-    overconfident while it still learns which response is better.
+    as ``half`` does.  Reward differences are scaled by the best of `SCALES`: a network becomes
+    overconfident while its ranking of responses still improves.
     """
     known = network.annotators
     ids = [] if known is None else known.ids
@@ -159,7 +159,7 @@ def notes_on_annotators(estimates: Sequence[AnnotatorEstimate]) -> list[Note]:
     for each in estimates:
         slope_sd, weight = each.slope_sd or 0.0, each.weight or 0.0
         if each.slope + 2 * slope_sd < 0:
-            problem = "contradicts the others and is counted the other way round"
+            problem = "contradicts the others, so its sign is reversed"
         elif weight < LOW_WEIGHT:
             problem = f"counts for {weight:.0%} of an average one"
         else:
@@ -258,7 +258,7 @@ def outcome_chances(
 
 
 def _judged_by_several(items: Sequence[Any]) -> list[list[int]]:
-    """The rows of each item with two or more."""
+    """The rows of each item with at least two judgments."""
     by_item: dict[Any, list[int]] = {}
     for row, item in enumerate(items):
         by_item.setdefault(item, []).append(row)
@@ -268,8 +268,8 @@ def _judged_by_several(items: Sequence[Any]) -> list[list[int]]:
 class AgreementWithModel(NamedTuple):
     """How often one annotator preferred the response with the higher reward.
 
-    `share` is of their `decided` judgments, and `expected` what their slope and side bias predict;
-    both are None without such a judgment.  Equal rewards count half.
+    `share` is the observed share of the `decided` judgments, and `expected` the share that their
+    slope and side bias predict; both are None if `decided` is 0.  Equal rewards count half.
     """
 
     decided: int
@@ -308,7 +308,7 @@ def annotator_estimates(
     weights: Tensor,
     follows: Sequence[AgreementWithModel],
 ) -> list[AnnotatorEstimate]:
-    """One for each of `ids`; `counts` are everybody's judgments, measured or not."""
+    """One for each of `ids`; `counts` is the number of judgments of each, measured or not."""
     measured = torch.bincount(judged.annotator, minlength=len(ids)).tolist()
     return [
         AnnotatorEstimate(

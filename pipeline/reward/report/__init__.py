@@ -1,1 +1,1 @@
-"""Is the reward model good enough?  Learning curve, forecast and verdict, as people read them."""
+"""The report on a reward model: learning curve, forecast and verdict."""

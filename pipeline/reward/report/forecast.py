@@ -20,7 +20,7 @@ from storage.reports import Forecast, Trend
 
 _NO_VARIANCE = 1e-12  # what rounding leaves of a sum that is zero
 MORE_LABELS = 100
-"""Labels that the forecast is for."""
+"""Number of additional labels in the forecast."""
 FULL_MODEL = -1
 """The order of the reward model itself, which learned from all labels."""
 
@@ -41,7 +41,7 @@ class MeasuredJudgments:
 
     @classmethod
     def of(cls, rows: Iterable[tuple[Hashable, Hashable, int, float, float]]) -> MeasuredJudgments:
-        """From (judgment, prompt, order, share, right)."""
+        """Build from rows of (judgment, prompt, order, share, right)."""
         judgments, prompts, orders, shares, right = zip(*rows, strict=True)
         return cls(
             judgment=cluster_numbers(judgments),
@@ -67,13 +67,14 @@ class MeasuredJudgments:
 def trend(seen: MeasuredJudgments, labels: Mapping[float, float]) -> Trend | None:
     """The slope over log2 of the labels, within judgments.
 
-    `labels` are the labels at each share.  Each judgment has its own level: it is compared with
-    itself at other shares, so judgments that the reward model learned from count too, at the shares
-    whose models did not.  The variance is clustered two ways (Cameron, Gelbach and Miller 2011, J.
-    Bus. Econ. Stat. 29), by prompt (Arellano 1987) and by order (jackknife), because another draw
-    of the labels trains other models.  Without the term for both it is rather too large.  Student's
-    t has Satterthwaite's degrees of freedom.  None without two orders and two prompts, or if all
-    models are right about the same judgments.
+    `labels` maps each share to its number of labels.  Each judgment has its own intercept: it is
+    compared with itself at other shares, so training judgments of the reward model count at the
+    shares whose models did not learn from them.  The variance is clustered two ways (Cameron,
+    Gelbach and Miller 2011, J. Bus. Econ. Stat. 29), by prompt (Arellano 1987) and by order
+    (jackknife), because another draw of the labels trains different models.  The intersection term
+    is omitted, which makes the variance slightly too large.  Student's t has Satterthwaite's
+    degrees of freedom.  None without two orders and two prompts, or if all models are right about
+    the same judgments.
     """
     orders = sorted({int(order) for order in seen.order} - {FULL_MODEL})
     slope, by_prompt, prompts, judgments = _within(seen, labels)
@@ -116,7 +117,7 @@ def _within(
 
 
 def forecast(found: Trend | None, labels: int) -> Forecast:
-    """What `MORE_LABELS` labels on top of `labels` would bring."""
+    """The gain in accuracy from `MORE_LABELS` labels in addition to `labels`."""
     if found is None:
         return Forecast(
             more=MORE_LABELS,
@@ -128,7 +129,7 @@ def forecast(found: Trend | None, labels: int) -> Forecast:
             more=MORE_LABELS,
             trend=found,
             says=f"there is no forecast: {MORE_LABELS} more labels would more than double the {labels} "
-            "labels, which is further than the curve reaches",
+            "labels, which is beyond the range of the curve",
         )
     doublings = math.log2(1 + MORE_LABELS / labels)
     gain, low, high = (doublings * each for each in (found.slope, found.low, found.high))

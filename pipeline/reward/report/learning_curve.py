@@ -1,4 +1,4 @@
-"""A learning curve, read from the files of its models.  Loads no torch.
+"""A learning curve, read from the files of its models.  Does not import torch.
 
 `pipeline.reward.report.curve_stage` trains the models and writes the files.
 """
@@ -19,17 +19,17 @@ from storage.reports import Curve, CurveLines, CurvePoint, Forecast
 
 BLOCKS = 4
 ORDERS = (0, 2, 1, 3)
-"""First block of each order, as trained: the first two orders share nothing up to a half."""
+"""First block of each order, in training order: the first two share no labels at 25 and 50%."""
 TRAININGS = len(ORDERS) * sum(range(1, BLOCKS)) / BLOCKS
 """Cost of all models, in trainings of the reward model itself."""
 _STEPS = 12
 COLUMNS = ("judgment", "prompt", "order", "share", "labels", "right")
-"""A row for each preference of the random stream that a model had not learned from.  `labels` are
-all labels of a model of this share, held-out ones included."""
+"""A row for each preference of the random stream that a model had not learned from.  `labels` is
+the total number of labels for a model of this share, including held-out ones."""
 
 
 def file_of(outputs: Path, order: int, blocks: int) -> Path:
-    """The results of the model of an order that learned from this many blocks."""
+    """The results file of the model of `order` that learned from `blocks` blocks."""
     return outputs / f"{order}-{blocks}.parquet"
 
 
@@ -97,7 +97,7 @@ def points(seen: MeasuredJudgments, labels: dict[float, float]) -> tuple[CurvePo
 def lines(shown: Sequence[CurvePoint], ahead: Forecast) -> CurveLines | None:
     """The forecast as lines; None without a forecast.
 
-    The trend is the line with the fitted slope that is closest to the points.  The band is the
+    The trend has the fitted slope and the intercept that is closest to the points.  The band is the
     interval of the gain and begins at the current number of labels.
     """
     trend = ahead.trend

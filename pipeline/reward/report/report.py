@@ -1,9 +1,9 @@
-"""Is the reward model good enough?  One report: figures, learning curve and verdict.  Loads no torch.
+"""The report on a reward model: figures, learning curve and verdict.  Does not import torch.
 
 The figures are in the reward model's summary.  The learning curve is a study in
-``WORKSPACE/reward_curves/MODEL.RUN``; the run is part of the name because after a restore another
-run may make a model of the same name.  The database does not record it, and an interrupted curve
-continues.
+``WORKSPACE/reward_curves/MODEL.RUN``; the name includes the run, because after a restore another
+run may create a model of the same name.  The database does not record the study.  An interrupted
+curve can be continued.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ OLD = "it was trained before held-out judgments were stored; train again to see 
 class RewardReports:
     """The reports of one workspace's reward models.  Methods may be called from any thread.
 
-    `made()` lists the models, newest first.  `running()` says what
-    the running stage of the loop does; it is empty if none runs.
+    `made()` lists the models, newest first.  `running()` describes the running stage of the loop;
+    it is empty if none runs.
     """
 
     def __init__(
@@ -121,7 +121,7 @@ def _find(made: Sequence[TrainedRewardModel], model: str | None) -> TrainedRewar
 
 
 def _with_state(curve: Curve, directory: RunDirectory) -> Curve:
-    """The curve with what its worker does or how it ended."""
+    """The curve with the state of its worker."""
     if not (directory.path / "job.json").exists():
         return curve
     events = [*directory.progress_events()]
@@ -144,7 +144,7 @@ def _with_state(curve: Curve, directory: RunDirectory) -> Curve:
 
 
 def curve_place(workspace: Path, model: str, directory: str | None) -> RunDirectory:
-    """The run directory of the curve of a model that the run in `directory` made."""
+    """The run directory of the learning curve of `model`, which the run in `directory` trained."""
     run = [Path(directory).name] if directory else []
     return RunDirectory(workspace / CURVES / ".".join([model, *run]))
 
@@ -210,8 +210,8 @@ def format_report(report: RewardReport) -> str:
     ]
     if quality.log_loss is not None:
         lines.append(
-            f"\nlog-loss {quality.log_loss:.3f} nats per judgment; chance that knows how often "
-            f"people tie: {quality.coin_log_loss:.3f}"
+            f"\nlog-loss {quality.log_loss:.3f} nats per judgment; coin flip at the tie rate: "
+            f"{quality.coin_log_loss:.3f}"
         )
     if quality.calibration:
         lines += [
@@ -227,7 +227,7 @@ def format_report(report: RewardReport) -> str:
         lines.append(f"\n{'labels':<30} {'accuracy':<22} judgments")
         lines += [_row(f"{each.labels:.0f} ({each.share:.0%})", each) for each in curve.points]
     elif curve.state == "none":
-        lines.append("\nno learning curve yet: --curve makes one")
+        lines.append("\nno learning curve yet: --curve computes one")
     return "\n".join(lines)
 
 

@@ -1,10 +1,10 @@
-"""Is the reward model good enough?  A verdict from its figures, with reasons.
+"""The verdict on a reward model: good enough for PPO, for best-of-N, or for neither.
 
 PPO exploits every error of a reward model.  Best-of-N only selects among the policy's own answers
 and stays within log N − (N − 1)/N nats of the policy, whatever the rewards (Stiennon et al. 2020,
-*Learning to summarize from human feedback*), so it needs less.  Each check says what one figure
-allows, and the verdict is the least that any check allows.  Checks use the ends of intervals: a
-figure counts as good or as bad only if its whole interval is.
+*Learning to summarize from human feedback*), so its requirements are lower.  Each check says what
+one figure allows; the verdict is the most cautious of them.  A figure counts as good or bad only if
+its whole interval does.
 """
 
 from __future__ import annotations
@@ -25,20 +25,21 @@ from storage.reports import (
 )
 
 MIN_PREFERENCES, ENOUGH_PREFERENCES = 20, 50
-"""Held-out preferences below which nothing is known, and from which a 95% interval of an accuracy
-around 70% is narrower than ± 13 points."""
+"""Held-out preferences below which there is no verdict, and from which a 95% interval of an
+accuracy around 70% is narrower than ± 13 percentage points."""
 ACCURATE = 0.6
-"""Lower end of the accuracy that PPO needs.  Reward models of successful PPO runs were right about
-63% (Touvron et al. 2023, *Llama 2*, its helpfulness) to 72% (Ouyang et al. 2022, *InstructGPT*) of
-held-out judgments."""
+"""Minimum for the lower end of the accuracy's interval before PPO.  Reward models of successful PPO
+runs had 63% (Touvron et al. 2023, *Llama 2*, helpfulness) to 72% accuracy (Ouyang et al. 2022,
+*InstructGPT*) on held-out judgments."""
 NEAR_CEILING = 0.9
-"""If the accuracy is certainly below this share of the noise ceiling, more can be learned."""
+"""If the whole interval is below this share of the noise ceiling, the model can still improve."""
 CALIBRATED = 0.1
 """ECE above which probabilities are misleading, unless chance explains it."""
 FOLLOWS_LENGTH = 0.5
-"""Correlation with length, at its weaker end, from which length is a quarter of the rewards."""
+"""Correlation with length, at the end of its interval nearer 0, from which length explains a
+quarter of the rewards' variance."""
 GAIN = 0.01
-"""Accuracy that the next labels must certainly bring to be worth waiting for."""
+"""Minimum gain in accuracy, at the lower end of its interval, for which to label more first."""
 
 
 def verdict(quality: Quality, forecast: Forecast | None) -> RewardVerdict:

@@ -258,7 +258,7 @@ def test_a_report_has_figures_verdict_and_no_curve_yet(world: World):
     assert found.curve.state == "none"
     # 3 trainings on a quarter, a half and three quarters in each of 4 orders: 4 · 1.5.
     assert found.curve_seconds == 6 * world.found.summary["seconds"] > 0
-    assert "no learning curve yet: --curve makes one" in format_report(found)
+    assert "no learning curve yet: --curve computes one" in format_report(found)
     assert "\n  ? the benefit of more labels is not known" in format_report(found)
     assert from_json(RewardReport, json.loads(json.dumps(to_json(found)))) == found
     with pytest.raises(ValueError, match="no reward model reward-7; there are: reward-1"):
@@ -272,9 +272,7 @@ def test_a_report_for_people(tmp_path: Path):
     lines = text.splitlines()
     assert lines[0] == "r: enough for PPO"
     assert "  + 90 held-out preferences on 60 prompts are enough" in lines
-    assert (
-        "log-loss 0.842 nats per judgment; chance that knows how often people tie: 0.987" in lines
-    )
+    assert "log-loss 0.842 nats per judgment; coin flip at the tie rate: 0.987" in lines
     assert ["people", "disagree", "50%", "(20%", "to", "80%)", "6"] in [x.split() for x in lines]
     assert ["94%", "100%", "(66%", "to", "100%)", "9"] in [x.split() for x in lines]
     assert any(line.startswith("300 (75%)") for line in lines)
