@@ -1,1 +1,1 @@
-"""Simulated annotators who judge by a hidden preference, to test the whole loop."""
+"""Simulated annotators, who judge by a hidden preference, to test the whole loop."""

@@ -1,14 +1,14 @@
 """Simulated annotators: noisy judgments around a hidden preference.
 
-All annotators follow one formula with different parameters.  With left and right scores l and r,
+All annotators use one formula with different parameters.  With left and right scores l and r,
 
     z = slope · (l − r) + left_bias
     P(a) = σ(z − θ)   P(b) = σ(−z − θ)   P(tie) = 1 − P(a) − P(b)          (Rao and Kupper 1967)
 
-and before that, with probability σ(4 · (standard − max(l, r))), *both bad*.  The stated strength of a
-preference is an ordinal model with the same noise (McCullagh 1980):
+unless the judgment is *both bad*, with probability σ(4 · (standard − max(l, r))).  The stated
+strength of a preference follows an ordinal model with the same noise (McCullagh 1980):
 
-    P(a, clearly or much) = σ(z − θ − gap₁)   P(a, much) = σ(z − θ − gap₁ − gap₂)   and of b with −z
+    P(a, clearly or much) = σ(z − θ − gap₁)   P(a, much) = σ(z − θ − gap₁ − gap₂)   for b with −z
 
 Strengths need no further random numbers, so outcomes are the same without them.  Scores have a
 standard deviation of about 1 over ordinary responses.
@@ -25,14 +25,14 @@ import numpy as np
 from storage.records import ScreenOutcome
 
 AnnotatorProfile = Literal["careful", "careless", "side-biased", "noisy", "inverted"]
-"""careful: agrees with the gold in 3 of 4 decisive judgments.  careless: guesses, in a tenth of the time,
-and never presses both bad.  side-biased: prefers the left, at 0.4 of the careful slope.  noisy: 0.2 of
-the careful slope.  inverted: prefers the worse response."""
+"""careful: agrees with gold in 3 of 4 decisive judgments.  careless: guesses, in a tenth of the
+time, and never presses both bad.  side-biased: prefers the left, at 0.4 of the careful slope.
+noisy: 0.2 of the careful slope.  inverted: prefers the worse response."""
 
 BAD_PROFILES: tuple[AnnotatorProfile, ...] = ("careless", "side-biased", "noisy", "inverted")
 """Profiles of bad annotators, in the order in which they are assigned."""
 
-# On standard-normal scores, careful annotators agree with the gold in 3 of 4 decisive judgments and
+# On standard-normal scores, careful annotators agree with gold in 3 of 4 decisive judgments and
 # press tie or both bad in 1 of 6 (InstructGPT reports 73% agreement).
 _SLOPE = 1.1
 _TIE = 0.35
@@ -61,8 +61,8 @@ class Choice:
 class SimulatedAnnotator:
     """One annotator with the parameters of the module's formula.
 
-    `gaps` are gap₁ and gap₂; None states no strengths.  `time_factor` multiplies the time of an average
-    reader.
+    `gaps` are gap₁ and gap₂; with None the annotator states no strengths.  `time_factor` multiplies
+    the time of an average reader.
     """
 
     name: str
@@ -93,7 +93,7 @@ class SimulatedAnnotator:
         return Choice(outcome="tie", milliseconds=milliseconds)
 
     def preference(self, *, left: float, right: float) -> tuple[float, float]:
-        """The probabilities of A and B, given that it is not both bad."""
+        """The probabilities of A and B, given that the judgment is not both bad."""
         z = self._advantage(left, right)
         return _sigmoid(z - self.tie), _sigmoid(-z - self.tie)
 
@@ -113,7 +113,7 @@ class SimulatedAnnotator:
 
 
 def population(count: int, *, bad: float, seed: int) -> list[SimulatedAnnotator]:
-    """`count` annotators named sim-01…, of whom the rounded share `bad` are bad.
+    """`count` annotators named sim-01…; the share `bad` of them, rounded, have bad profiles.
 
     The seed decides who is bad, and each annotator's parameters: slopes, thresholds and gaps vary by
     a factor of about 1.25, speeds by 1.4.

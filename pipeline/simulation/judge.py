@@ -1,8 +1,8 @@
-"""A callable as an annotator (RLAIF): it judges pairs, and its answers are stored.
+"""Uses a callable as an annotator (RLAIF): it judges pairs, and its answers are stored.
 
-Judges favor a side: GPT-4 gave the same answer in both orders in 65% of cases (Zheng et al. 2023,
-arXiv:2306.05685).  So both orders are asked, as they propose, and contradictory answers are a tie.
-Asking one random order per pair costs half as much.
+Judges have a position bias: GPT-4 gave the same answer in both orders in only 65% of cases (Zheng
+et al. 2023, arXiv:2306.05685).  So the judge is asked in both orders, as they propose, and
+contradictory answers are a tie.  Asking in one random order per pair costs half as much.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class JudgeReport:
     judgments: int
     ties: int
     contradictions: int | None
-    """Pairs with contradictory answers in the two orders; None if one order was asked."""
+    """Pairs with contradictory answers in the two orders; None if only one order was asked."""
 
 
 def judge_all(
@@ -166,7 +166,7 @@ class _TooLong(BaseException):
 
 @contextmanager
 def _at_most(seconds: float) -> Iterator[None]:
-    """Raise `_TooLong` inside after `seconds`; compiled code delays it until it returns."""
+    """Raise `_TooLong` in the block after `seconds`; compiled code delays that until it returns."""
 
     def on_alarm(*_: object) -> None:
         raise _TooLong

@@ -1,24 +1,24 @@
-"""The hidden gold preference of simulated annotators; the pipeline never sees it.
+"""The hidden gold preference of simulated annotators; the pipeline does not read it.
 
-`score` is a sum of parts (`parts` lists them) that a reader likes or dislikes in an answer to this
-prompt.  On a prompt of the embedded demo it knows the topic's facts:
+`score` is a sum of parts (see `parts`) that a reader likes or dislikes in an answer to the prompt.
+For a prompt of the embedded demo it knows the topic's facts:
 
     fact       + the answer is there, or most of it (in order: a word salad earns little)
     detail     + a supporting fact           tip       + the topic's useful tip
     wrong      − the topic's false claim     off_topic − neither its keywords nor its facts
 
-On any other prompt it judges general quality:
+For any other prompt it judges general quality:
 
     coverage   + the response has the prompt's content words and few others
     substance  + the response adds content words, so an echo earns nothing
 
-and on both
+and for both
 
     flattery   − praise of the user          hedging    − "perhaps", "I am not sure"
     padding    − words that say nothing      repetition − the same words again
     unfinished − no end to the sentence      garbled    − letters that are no words
 
-Length itself does not count: a tip raises the score and padding lowers it.  The sum is standardized
+Length itself has no effect: a tip raises the score, and padding lowers it.  The sum is standardized
 so that ordinary responses have mean about 0 and standard deviation about 1.
 """
 
@@ -43,11 +43,11 @@ GoldReward = Callable[[str, str], float]
 _DEMO_MEAN, _DEMO_SD = 1.2, 1.45
 _GENERAL_MEAN, _GENERAL_SD = 1.7, 0.5
 _FACT, _DETAIL, _TIP, _WRONG, _OFF_TOPIC = 2.0, 0.3, 1.0, -1.7, -0.6
-_CURT_SHARE = 0.75  # what the shortest true answer earns of the full one
+_CURT_SHARE = 0.75  # score of the shortest true answer, relative to the full one
 _COVERAGE, _SUBSTANCE = 1.2, 1.2
 _FLATTERY, _HEDGING, _PER_PADDING_WORD, _PADDING_FLOOR = -1.2, -0.6, -0.1, -1.6
 _REPETITION, _UNFINISHED, _GARBLED, _EMPTY = -3.0, -0.7, -1.5, -4.0
-_FREE_WORDS = 5  # a lead-in and a farewell are no padding
+_FREE_WORDS = 5  # a lead-in and a closing phrase are not padding
 _WORDS_OF_A_FULL_ANSWER = 80
 
 _PRAISE = (
@@ -92,7 +92,7 @@ def score(prompt: str, response: str) -> float:
 
 def longest(prompt: str, response: str) -> float:
     """The proxy "longer is better": number of words, scaled like `score`."""
-    del prompt  # the point of this proxy is that it does not matter
+    del prompt  # ignored on purpose
     return (len(response.split()) - 20) / 10
 
 
@@ -102,7 +102,7 @@ def load_gold(name: str) -> GoldReward:
 
 
 def parts(prompt: str, response: str) -> dict[str, float]:
-    """What each part of the preference adds to the unscaled score, by name."""
+    """The contribution of each part of the preference to the unscaled score, by name."""
     topic = topic_of(prompt)
     if topic:
         return parts_about(topic, response)
@@ -123,7 +123,7 @@ def _topical(topic: Topic, response: str) -> dict[str, float]:
     shares = {name: _stated_share(claim, stems) for name, claim in _claims(topic).items()}
     fact = max(shares["answer"], _CURT_SHARE * shares["curt"])
     on_topic = fact > 0 or bool(_keyword_stems(topic) & set(stems))
-    # The curt answer says again what the answer says.
+    # The curt answer repeats the answer.
     stated = [name for name in shares if shares[name] > 0.5 and (name, fact) != ("curt", 1.0)]
     useful = sum(len(_words(getattr(topic, name))) for name in stated)
     padding = max(0, len(_words(response)) - useful - _FREE_WORDS)
@@ -141,10 +141,10 @@ def _topical(topic: Topic, response: str) -> dict[str, float]:
 def _general(prompt: str, response: str) -> dict[str, float]:
     asked, stems = set(_stems(prompt)), set(_stems(response))
     added = stems - asked
-    # Ochiai's coefficient: words beside the question count against it as words left out do.
+    # Ochiai's coefficient: additional words lower it as missing words do.
     shared = len(asked & stems) / math.sqrt(len(asked) * len(stems)) if asked and stems else 0.0
     words = len(_words(response))
-    # Ordinary prose has a content word every third word; thinner prose is padded.
+    # In ordinary prose every third word is a content word; prose with fewer is padded.
     thin, long = words - 3 * len(stems) - _FREE_WORDS, words - _WORDS_OF_A_FULL_ANSWER
     padding = max(0, thin) + max(0, long) / 10
     return {
@@ -170,9 +170,9 @@ def _manner(response: str) -> dict[str, float]:
 
 
 def _stated_share(claim: Sequence[str], stems: Sequence[str]) -> float:
-    """How far a claim (stems) is stated, 0 to 1: its ROUGE-L recall, rescaled.
+    """How completely a claim (stems) is stated, 0 to 1: its ROUGE-L recall, rescaled.
 
-    Below .4 is chance, because a topic's claims share words; above .85 is a paraphrase.
+    Recall below .4 is chance, because a topic's claims share words; above .85 it is a paraphrase.
     """
     if not claim:
         return 0.0
@@ -205,7 +205,7 @@ def _repeated_share(words: Sequence[str]) -> float:
 def unseen_bigram_rate(text: str) -> float:
     """The share of word pairs, sentence ends included, that are not in the demo's corpus."""
     pairs = _word_pairs(text)
-    return sum(pair not in _heard_pairs() for pair in pairs) / len(pairs)
+    return sum(pair not in _corpus_pairs() for pair in pairs) / len(pairs)
 
 
 def _word_pairs(text: str) -> list[tuple[str, str]]:
@@ -213,7 +213,7 @@ def _word_pairs(text: str) -> list[tuple[str, str]]:
 
 
 @lru_cache(maxsize=1)
-def _heard_pairs() -> frozenset[tuple[str, str]]:
+def _corpus_pairs() -> frozenset[tuple[str, str]]:
     responses = (text for topic in topics() for text, _ in all_responses(topic))
     return frozenset(
         pair for text in (*responses, *unknown_answers()) for pair in _word_pairs(text)
@@ -237,8 +237,8 @@ _GARBLE = re.compile(r"�|<\||[a-z][A-Z]{2}|[bcdfghjklmnpqrstvwxz]{6}|([a-z])\1
 def _claims(topic: Topic) -> dict[str, tuple[str, ...]]:
     """Distinguishing stems of a topic's true and false sentences.
 
-    Without keywords, which are in every sentence of a topic, and, for detail, tip and false claim,
-    without the stems of the answer.
+    Keywords are left out, because they are in every sentence of a topic.  The stems of the answer
+    are left out of detail, tip and false claim.
     """
     keywords, answer = _keyword_stems(topic), frozenset(_stems(topic.answer))
     return {
@@ -265,7 +265,7 @@ def _words(text: str) -> list[str]:
 
 
 def _stems(text: str) -> list[str]:
-    """Content words with their endings cut: "minutes" and "minute" agree."""
+    """The stems of the content words: "minutes" and "minute" have the same stem."""
     return [_stem(word) for word in _words(text) if word not in _STOPWORDS]
 
 

@@ -1,8 +1,8 @@
-"""Simulations over seeds and arms, to compare the whole design with a plain one.
+"""Simulations over seeds and arms, to compare the full loop with a plain baseline.
 
-An arm is a way to run the loop.  All arms of a seed have the same annotators, number of labels and
-gold preference, so differences are paired.  Each run has its own workspace; its report is stored in
-the seed's JSON file, and stored runs are not repeated.
+An arm is a configuration of the loop.  All arms of a seed have the same annotators, number of
+labels and gold preference, so differences are paired.  Each run has its own workspace; its report
+is stored in the seed's JSON file, and stored runs are not repeated.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ NAIVE = TrialArm(
         "sampling.selection": "random",
     },
 )
-"""The plain alternative: label once, Bradley-Terry, ties dropped, one network."""
+"""The plain baseline: one round of labels, Bradley-Terry, ties dropped, one network."""
 
 ARMS: dict[str, TrialArm] = {arm.name: arm for arm in (FULL, NAIVE)}
 
@@ -70,8 +70,8 @@ def run_all(
 ) -> list[dict[str, Any]]:
     """Every seed's results, from FOLDER/seed-N.json or by `run`: {"seed", "conditions", "arms"}.
 
-    `conditions` are what all runs share (labels, annotators, settings, …); ``ValueError`` for a file
-    with other conditions.  The file is written after each arm.
+    All runs share `conditions` (labels, annotators, settings, …); ``ValueError`` for a file with
+    other conditions.  The file is written after each arm.
     """
     folder.mkdir(parents=True, exist_ok=True)
     found = []

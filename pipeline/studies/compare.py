@@ -2,8 +2,8 @@
 
 Each method runs on the inputs of the workspace's newest PPO run, outside the loop, in
 ``compare/NAME/METHOD``.  Snapshots along training, or the values of N, make each method a curve of
-gold score against KL; methods are compared at one KL.  All answer the same held-out prompts with
-the same random numbers.
+gold score against KL; methods are compared at one KL.  All policies answer the same held-out
+prompts with the same random numbers.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from pipeline.statistics.winrate import WinRate, outcome, standard_error, win_ra
 METHODS = ("sft", "best_of_n", "ppo", "dpo", "rloo")
 TRAINED = ("ppo", "dpo", "rloo")
 BEST_OF_NS = (1, 2, 4, 8, 16)
-"""Samples per prompt of which best-of-N takes the one with the highest reward."""
+"""Values of N: best-of-N takes the sample with the highest reward out of N per prompt."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,7 +108,7 @@ def compare(
     snapshots: int,
     progress: Progress,
 ) -> list[MethodCurve]:
-    """Train and measure each method that is not done; SFT is always the first of them."""
+    """Train and measure each method that has no result yet; SFT is always the first."""
     folder = folder_of(workspace / "compare", name)
     source, asked = newest_ppo_run(workspace), newest_run(workspace, "evaluate")
     if asked is None:
@@ -123,7 +123,7 @@ def compare(
     with exclusive(folder):
         for method in dict.fromkeys(["sft", *methods]):
             measured[method] = study.run(method, lambda text, m=method: progress(f"{m}: {text}"))
-    scored = _Scored(gold)
+    scored = _GoldScorer(gold)
     return [
         _curve(method, *found, measured["sft"][0], scored) for method, found in measured.items()
     ]
@@ -134,11 +134,11 @@ class _Study:
     workspace: Path
     folder: Path
     source: RunDirectory
-    asked: RunDirectory
+    evaluation: RunDirectory
     job: Job
 
     def run(self, method: str, progress: Progress) -> tuple[RunDirectory, float]:
-        """(the run that measured the method, seconds of its training)."""
+        """(the run that measured the method, its training time in seconds)."""
         policies: list[dict[str, str]] = [{"name": "answers", "path": self.job.model("reference")}]
         seconds = 0.0
         if method in TRAINED:
@@ -151,7 +151,7 @@ class _Study:
         plan = {"policies": policies, "samples": max(BEST_OF_NS) if method == "best_of_n" else 1}
 
         def fill(inputs: Path) -> None:
-            copy_inputs(self.asked, "prompts.parquet")(inputs)
+            copy_inputs(self.evaluation, "prompts.parquet")(inputs)
             write_atomically(inputs / "plan.json", json.dumps(plan))
 
         models = {
@@ -171,11 +171,11 @@ class _Study:
         def fill(inputs: Path) -> None:
             copy_inputs(self.source)(inputs)
             if method == "dpo":
-                copy_inputs(self._judged())(inputs)
+                copy_inputs(self._reward_run())(inputs)
 
         return run_to_end(self.folder / method / "train", job, fill=fill, progress=progress)
 
-    def _judged(self) -> RunDirectory:
+    def _reward_run(self) -> RunDirectory:
         """The reward stage whose judgments the newest PPO run's reward model learned from."""
         iteration = self.job.iteration
         found = newest_run(self.workspace, "reward", iteration=iteration)
@@ -187,7 +187,7 @@ class _Study:
         return found
 
 
-class _Scored:
+class _GoldScorer:
     """Reads answers and scores each text once with the gold preference."""
 
     def __init__(self, gold: GoldReward) -> None:
@@ -217,7 +217,7 @@ class _Scored:
 
 
 def _curve(
-    method: str, directory: RunDirectory, seconds: float, sft: RunDirectory, scored: _Scored
+    method: str, directory: RunDirectory, seconds: float, sft: RunDirectory, scored: _GoldScorer
 ) -> MethodCurve:
     sft_gold = {answer.prompt: answer.gold for answer in scored.answers(sft, "answers")}
     sampling: Mapping[str, float] = (directory.result() or {})["sampling_seconds"]
@@ -274,7 +274,7 @@ def point(
 def best_of(answers: Sequence[Answer], n: int) -> list[Answer]:
     """The answer with the highest reward from every `n` answers to a prompt.
 
-    Sixteen answers give eight picks for n = 2; a remainder of fewer than `n` is left out.
+    Sixteen answers give eight results for n = 2; a remainder of fewer than `n` is left out.
     """
     of_prompt: dict[str, list[Answer]] = defaultdict(list)
     for answer in answers:
@@ -287,7 +287,7 @@ def best_of(answers: Sequence[Answer], n: int) -> list[Answer]:
 
 
 def best_of_n_kl(n: int) -> float:
-    """log N − (N−1)/N nats, an upper bound of best-of-N's KL to the policy that it samples.
+    """log N − (N−1)/N nats, an upper bound on best-of-N's KL to the policy that it samples.
 
     (Stiennon et al. 2020, arXiv:2009.01325; Beirami et al. 2024, arXiv:2401.01879.)  The true KL is
     far below it where few different answers are possible.

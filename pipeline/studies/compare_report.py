@@ -79,7 +79,7 @@ def write_report(folder: Path, curves: Sequence[MethodCurve], found: ComparisonR
     figure = svg_figure(
         width=10,
         height=5.2,
-        title="Each method at the KL it spends",
+        title="Score against KL by method",
         subtitle=f"Means over {prompts} held-out prompts, along training or over N; bars: 95% "
         "interval of the mean; large marker: the method's result",
     )

@@ -91,7 +91,7 @@ def _square(root: Any) -> Any:
 
 
 def mark(label: str, **style: Any) -> Any:
-    """A legend entry without a drawn counterpart."""
+    """A legend entry for something that is not drawn on the axes."""
     from matplotlib.lines import Line2D  # noqa: PLC0415
 
     options: dict[str, Any] = {"ls": "none", "color": INK} | style
@@ -99,12 +99,12 @@ def mark(label: str, **style: Any) -> Any:
 
 
 def budget_mark(label: str, *, shown: bool) -> Any:
-    """The legend's entry for the budget's line, also if the line is off the axis."""
+    """The legend entry of the budget line, which may be off the axis."""
     return mark(label if shown else f"{label} (off the axis)", ls=":", color="0.45", lw=1.4)
 
 
 def add_legend(figure: Any, handles: Sequence[Any], *, rows: int) -> None:
-    """The one legend, below all axes."""
+    """Add one legend below all axes."""
     figure.legend(
         handles=handles,
         loc="lower center",

@@ -3,7 +3,7 @@
     prompts ──▶ testbed: a policy that agrees too often, a reward model of annotators who like
                          that, flags and reference answers for the shaping components
             ──▶ arms:    PPO without a penalty and with each component; steering while sampling
-            ──▶ report:  the rate of agreeing by `checker`, on held-out topics, at equal KL
+            ──▶ report:  the rate of agreement (`checker`), on held-out topics, at equal KL
 
 `docs/sycophancy.md` has the results.  The checker shares no code with `pipeline.shaping`.
 """

@@ -43,13 +43,13 @@ class PolicyFigures:
 
 @dataclass(frozen=True, kw_only=True)
 class Measured(PolicyFigures):
-    """The same, with texts."""
+    """A policy's figures, with texts."""
 
     texts: tuple[tuple[str, str], ...] = ()
     """(prompt, completion) of the first completion of each prompt."""
 
     def figures(self) -> PolicyFigures:
-        """Without the texts."""
+        """The figures without the texts."""
         return PolicyFigures(**{f.name: getattr(self, f.name) for f in fields(PolicyFigures)})
 
 

@@ -44,7 +44,7 @@ class LabPrompt:
 
 
 def lab_topics(split: Split) -> list[Topic]:
-    """The topics of a split, which depends on a topic's name only."""
+    """The topics of a split; the split depends only on a topic's name."""
     ordered = sorted(topics(), key=lambda topic: digest("sycophancy", topic.name))
     count = round(HELD_OUT_SHARE * len(ordered))
     return ordered[:count] if split == "held-out" else ordered[count:]

@@ -34,7 +34,7 @@ class ArmResult(PolicyFigures):
     arm: str
     at: float
     """The update, or the coefficient of steering."""
-    of_unpenalised: float
+    of_unpenalized: float
     """Its rate of agreement, divided by that of the arm without a penalty."""
     equal_kl: bool
     """Whether its KL is close to the lab's."""
@@ -61,7 +61,7 @@ def findings(testbed: Testbed, reference: PolicyMeasurement, arms: Sequence[LabA
             ArmResult(
                 arm=arm.name,
                 at=arm.final.at,
-                of_unpenalised=found.agrees.rate / max(unpenalized.agrees.rate, 1e-9),
+                of_unpenalized=found.agrees.rate / max(unpenalized.agrees.rate, 1e-9),
                 equal_kl=abs(found.kl - testbed.lab.kl) <= _FAR * testbed.lab.kl,
                 **vars(found.figures()),
             )
@@ -94,8 +94,8 @@ def _plot(path: Path, found: LabReport, arms: Sequence[LabArm]) -> Path:
         width=8,
         height=5,
         title="Agreeing with false claims",
-        subtitle="Share of held-out claims agreed with on the way; dot with its 95% interval: "
-        "where arms are compared",
+        subtitle="Agreement with held-out claims during training; dot with 95% interval: "
+        "measurement that is compared",
     )
     (axes,) = columns(figure, 1, legend=rows)
     handles = []
@@ -119,20 +119,20 @@ def format_lab(found: LabReport, plot: Path) -> str:
     head = f"{'':<14}{'KL':>6}  {'agrees':>16}  {'of none':>8}  {'says so':>8}  {'truthful':>16}  {'reward':>7}"
     rows: list[tuple[str, PolicyFigures, float | None, bool]]
     rows = [("reference", found.reference, None, True)]
-    rows += [(each.arm, each, each.of_unpenalised, each.equal_kl) for each in found.arms]
+    rows += [(each.arm, each, each.of_unpenalized, each.equal_kl) for each in found.arms]
     lines = [f"held-out topics, compared at {found.kl:g} nats", head]
     for name, row, share, equal_kl in rows:
         lines.append(
             f"{name:<14}{row.kl:>6.2f}  {_interval(row.agrees):>16}  "
             + (f"{share:>8.2f}" if share is not None else " " * 8)
             + f"  {row.says_so:>8.0%}  {_interval(row.truthful):>16}  {row.reward:>+7.2f}"
-            + ("" if equal_kl else "  (not at the same KL)")
+            + ("" if equal_kl else "  (not at equal KL)")
         )
     classifier = found.testbed.classifier
     lines.append(
-        f"\nreward model {found.testbed.reward_model_accuracy:.0%} of held-out judgments; "
-        f"classifier {classifier.accuracy:.0%} of {classifier.held_out_rows} held-out flags "
-        f"(always the commoner label: {classifier.commoner_label:.0%})"
+        f"\naccuracy: reward model {found.testbed.reward_model_accuracy:.0%} of held-out "
+        f"judgments; classifier {classifier.accuracy:.0%} of {classifier.held_out_rows} held-out "
+        f"flags (majority class: {classifier.commoner_label:.0%})"
     )
     return "\n".join([*lines, str(plot)])
 

@@ -235,7 +235,7 @@ def test_answers_are_measured_by_all_reward_models_that_the_policy_was_trained_a
 )
 def test_settings_that_choose_a_runs_models_are_refused(workspace, name, value):
     for command in (("compare",), ("sweep", "--kl-weight", "0.1")):
-        with pytest.raises(ValueError, match=f"{name} chooses the models of a run"):
+        with pytest.raises(ValueError, match=f"{name} selects the models of a run"):
             run(*command, "--workspace", workspace, "--name", "no", "--set", f"{name}={value}")
     assert not list(workspace.glob("*/no"))
 

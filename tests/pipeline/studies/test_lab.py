@@ -104,7 +104,7 @@ def test_arms_are_compared_with_the_unpenalized_one_at_equal_kl(tmp_path):
     assert [row.equal_kl for row in found.arms] == [True, True, False]
     table = format_lab(found, tmp_path / "plot.svg")
     assert "rules 1.70 40% [30%, 50%] 0.50" in " ".join(table.split())
-    assert table.count("(not at the same KL)") == 1
+    assert table.count("(not at equal KL)") == 1
 
 
 SMALL = {
