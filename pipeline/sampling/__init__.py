@@ -1,1 +1,1 @@
-"""Pairs for the annotators: made from samples, chosen at random or by the reward model."""
+"""Pairs for the annotators, chosen from samples at random or by the reward model."""

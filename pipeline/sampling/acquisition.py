@@ -1,11 +1,11 @@
-"""Which pairs to ask about: acquisition functions over the rewards of several members.
+"""Acquisition functions: which pairs to label, from the rewards of several ensemble members.
 
 K members (networks or heads of one or several reward models) disagree where they have learned too
 little.  With p_k the probabilities of first, second and tie that member k gives a pair under
 the tie model, p̄ their mean and H the entropy in nats:
 
     bald         H(p̄) − mean_k H(p_k)     information of the answer about the members
-    uncertainty  H(p̄)                     uncertainty of the answer, annotators' noise included
+    uncertainty  H(p̄)                     uncertainty of the answer, including annotators' noise
     d_optimal    greedy log det Σ I·φφᵀ   information of the answers about a linear head
     random       uniform
 
@@ -57,8 +57,8 @@ class Candidates:
             )
         if not bool(self.probabilities.isfinite().all()):
             raise ValueError(
-                "the reward model gave a candidate a reward that is not a finite number; train it "
-                "again before choosing pairs by it"
+                "the reward model gave a candidate a reward that is not finite; train it again "
+                "before it chooses pairs"
             )
 
     @property
@@ -88,7 +88,7 @@ def pairs_within(prompts: Sequence[Hashable]) -> tuple[list[int], list[int]]:
     return [first for first, _ in pairs], [second for _, second in pairs]
 
 
-# -- what a pair is worth ----------------------------------------------------------------------
+# -- the information of a pair -----------------------------------------------------------------
 
 
 def outcome_probabilities(
@@ -120,7 +120,7 @@ def fisher_information(probabilities: Tensor, tie_model: TieModel = "rao_kupper"
     """(…,) Fisher information of one answer about the difference d, of (…, 3): Σ p (∂ log p / ∂d)².
 
     With thresholds the three derivatives are 1 − p_first, p_second − 1 and p_second − p_first;
-    without ties this is p (1 − p).  Davidson's are ±½ and 0, each less their mean.
+    without ties this is p (1 − p).  Davidson's are ±½ and 0, each minus their mean.
     """
     first, second, tie = (probabilities[..., code] for code in (FIRST, SECOND, TIE))
     if tie_model == "davidson":
@@ -150,7 +150,7 @@ class Gains(Protocol):
     """(M,): the higher, the better."""
 
     def take(self, pair: int) -> None:
-        """Count a pair as taken."""
+        """Record that a pair is taken."""
 
 
 class _Scores:
@@ -204,7 +204,7 @@ def _by_chance(pool: Candidates, generator: torch.Generator) -> Gains:
 
 @dataclass(frozen=True, kw_only=True)
 class Acquisition:
-    """A way to choose: its gains, and the members and features that it needs."""
+    """An acquisition function: its gains, and the members and features that it needs."""
 
     gains: Callable[[Candidates, torch.Generator], Gains]
     members: int = 1
@@ -212,7 +212,7 @@ class Acquisition:
 
 
 # The names are also choices of `sampling.selection` (`pipeline/config/sections.py`) and values of `Arm`
-# (`storage/records.py`): those files load no torch, and this one does.
+# (`storage/records.py`), which must not import torch, so they cannot read them from here.
 ACQUISITIONS: dict[str, Acquisition] = {
     "bald": Acquisition(gains=_by_bald, members=2),
     "uncertainty": Acquisition(gains=_by_uncertainty),
@@ -231,15 +231,15 @@ def choose(
 ) -> list[int]:
     """Indices of at most `count` pairs, best first, no two of one prompt.
 
-    The seed breaks ties.  `may(i)` can refuse a pair when it is its turn, for example a
-    near-duplicate; the prompt's next pair may follow.  Raises ValueError for an unknown name, or for
-    fewer members than the acquisition needs.
+    The seed breaks ties.  `may(i)` can refuse pair i when it would be chosen, for example as a
+    near-duplicate; the prompt's next pair may then be chosen.  Raises ValueError for an unknown
+    name, or for fewer members than the acquisition needs.
     """
     if name not in ACQUISITIONS:
         raise ValueError(f"acquisition {name!r} must be one of {', '.join(ACQUISITIONS)}")
     if pool.members < ACQUISITIONS[name].members:
         raise ValueError(
-            f"{name} compares at least {ACQUISITIONS[name].members} members of a reward model, "
+            f"{name} needs at least {ACQUISITIONS[name].members} members of a reward model, "
             f"and there is {pool.members}"
         )
     generator = torch.Generator().manual_seed(seed)
@@ -250,7 +250,7 @@ def choose(
     out = np.zeros(len(order), dtype=bool)
     chosen: list[int] = []
     while len(chosen) < count and not out.all():
-        # argmax takes the first of equal values in the drawn order.
+        # argmax returns the first of equal values, in the random order.
         best = int(order[np.argmax(np.where(out, -np.inf, gains.values)[order])])
         out[best] = True
         if may(best):

@@ -57,7 +57,7 @@ def steering_vector(
 ) -> Tensor:
     """(d,) mean difference of the residual stream after `layer`, sycophantic minus honest.
 
-    Each text counts with the mean over its completion's tokens.  Layers count from 0.
+    Each text contributes the mean over its completion's tokens.  Layers count from 0.
     """
     if not pairs:
         raise ValueError("a steering vector needs at least one pair of answers")
@@ -95,8 +95,8 @@ def steered(
 ) -> Iterator[nn.Module]:
     """Add `coefficient · vector` to the residual stream after `layer`, at every position.
 
-    Prompt positions are included, so that a text has the same log-probabilities when it is sampled
-    and when it is read at once.  A coefficient of 0 adds no hook.
+    Prompt positions are included, so that a text has the same log-probabilities during sampling and
+    in a single forward pass.  A coefficient of 0 adds no hook.
     """
     block = _layer(model, layer)
     width = model.config.get_text_config().hidden_size  # type: ignore[union-attr]
@@ -137,5 +137,5 @@ def _layer(model: nn.Module, layer: int) -> nn.Module:
 
 
 def _hidden(output: Any) -> Tensor:
-    # Some architectures return (hidden, attention, …), others hidden alone.
+    # Some architectures return (hidden, attention, …), others only hidden.
     return output if isinstance(output, Tensor) else output[0]

@@ -1,7 +1,7 @@
 """Reward shaping: named components added to the reward model's score, each weighted and logged.
 
     components = load({"repetition": -1.0, "my_package.rewards:politeness": 0.5}, config)
-    components["repetition"](conversations, completions)  # one score a completion
+    components["repetition"](conversations, completions)  # one score per completion
 
 A component is a callable of (conversations, completions).  A user's `module:function` takes one
 (prompt, completion) or one (completion).  Only the classifier loads torch.
@@ -22,7 +22,7 @@ from pipeline.shaping.references import Contrast
 
 
 def built_in(config: ShapingConfig) -> dict[str, Component]:
-    """Every component that comes with Kitestring, by name."""
+    """The built-in components that need no file, by name."""
     return {
         "length": of_text(lambda text: lexical.words(text) / 100),
         "overlong": of_text(
@@ -42,7 +42,7 @@ def built_in(config: ShapingConfig) -> dict[str, Component]:
 
 
 def from_files(config: ShapingConfig, device: Any) -> dict[str, Callable[[], Component]]:
-    """Components that need a file of the user, by name; `ShapingConfig` requires that it is set."""
+    """Components that need a user's file, by name; `ShapingConfig` requires that it is set."""
 
     def classifier() -> Component:
         from pipeline.shaping.classifier import SycophancyClassifier  # noqa: PLC0415 (loads torch)

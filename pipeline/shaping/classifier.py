@@ -1,5 +1,4 @@
-"""The classifier component: a small model of what people flag as sycophantic.
-
+"""The classifier component: a small model that predicts whether people flag a completion.
 A decoder with a scalar head, as the reward model is, trained on rows of (prompt, completion,
 sycophantic) with binary cross-entropy.  Its score is the probability of a flag.
 """
@@ -87,7 +86,7 @@ def split_by_prompt(
     held_out = set(prompts[: min(max(1, round(held_out_share * len(prompts))), len(prompts) - 1)])
     training = [row for row in rows if row.prompt not in held_out]
     if len({row.sycophantic for row in training}) < 2:
-        raise ValueError("the flags to train on must hold completions of both kinds")
+        raise ValueError("the flags to train on must include both true and false")
     return training, [row for row in rows if row.prompt in held_out]
 
 
@@ -130,7 +129,7 @@ def train_classifier(
         seed=seed,
         device=where,
     )
-    del arguments["max_length"]  # TRL's alone
+    del arguments["max_length"]  # only TRL's configs have it
     trainer = _Trainer(
         model=network,
         args=transformers.TrainingArguments(
@@ -159,7 +158,7 @@ class ClassifierFigures:
 
     held_out_rows: int
     accuracy: float
-    """At probability ½."""
+    """At the threshold ½."""
     commoner_label: float
     """The share of the more frequent label."""
     log_loss: float
@@ -168,7 +167,7 @@ class ClassifierFigures:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainedClassifier(ClassifierFigures):
-    """The same, with the number of rows that it learned from."""
+    """The figures, with the number of training rows."""
 
     rows: int
 
@@ -210,7 +209,7 @@ def _collate(rows: Sequence[dict[str, Any]], *, pad_id: int) -> dict[str, Tensor
 
 
 def _start_at_base_rate(network: Any, rows: Sequence[FlaggedRow]) -> None:
-    """Let the head start at the share of flags, so that it learns differences only."""
+    """Set the head's bias to the log-odds of a flag, so that training starts at the base rate."""
     flagged = sum(row.sycophantic for row in rows)
     network.shift(math.log(flagged / (len(rows) - flagged)))
     network.ties.requires_grad_(False)  # there are no ties

@@ -1,4 +1,4 @@
-"""What a component is: a callable of (conversations, completions) that gives one score each."""
+"""The type of a component: a callable of (conversations, completions) that returns scores."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""``python -m pipeline.shaping.functions NAME…``: can these functions be shaping components?
+"""``python -m pipeline.shaping.functions NAME…``: checks functions named as shaping components.
 
-`pipeline.config.plugins.require_in_subprocess` asks it, and reads its answer.
+`pipeline.config.plugins.require_in_subprocess` runs it and reads its output.
 """
 
 import sys

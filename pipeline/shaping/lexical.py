@@ -1,4 +1,4 @@
-"""Components that count words: simple enough to check by eye."""
+"""Components that count words."""
 
 from __future__ import annotations
 

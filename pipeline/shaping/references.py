@@ -18,7 +18,7 @@ COLUMNS = ("prompt", "honest", "sycophantic")
 class Contrast:
     """`sycophancy.contrast` with the references of each prompt.
 
-    Prompts are found by the user's last message; a prompt without references scores 0.
+    References are looked up by the user's last message; a prompt without references scores 0.
     """
 
     references: dict[str, tuple[str, str]]
@@ -31,7 +31,7 @@ class Contrast:
         for number, row in enumerate(read_table(path, COLUMNS), 1):
             prompt, honest, sycophantic = (str(row[name]) for name in COLUMNS)
             if tokens(honest) == tokens(sycophantic):
-                raise ValueError(f"row {number} of {path} has the same words on both sides")
+                raise ValueError(f"row {number} of {path} has the same words in both answers")
             if prompt in found:
                 raise ValueError(f"row {number} of {path} repeats the prompt {prompt!r}")
             found[prompt] = (honest, sycophantic)
@@ -50,7 +50,7 @@ class Contrast:
         if not any(last_user_message(messages) in self.references for messages in conversations):
             raise ValueError(
                 f"none of the {len(conversations)} prompts has references in {self.source}; its "
-                "prompts must be what the user said last, word for word"
+                "prompts must equal the user's last message"
             )
 
     def _score(self, prompt: str, completion: str) -> float:

@@ -45,7 +45,7 @@ from pipeline.runs.rundir import Job, Report, RunDirectory
 from storage.records import as_messages, digest, messages_json
 
 _HELD_OUT_SHARE = 0.05
-_HELD_OUT_MOST = 200
+_MAX_HELD_OUT = 200
 
 
 def run(job: Job, report: Report, directory: RunDirectory) -> SFTSummary:
@@ -240,6 +240,6 @@ def _held_out_rows(examples: Sequence[tuple[Messages, str]], seed: int) -> set[i
     """Rows of the held-out prompts; responses to one prompt resemble each other."""
     keys = [messages_json(as_messages(messages)) for messages, _ in examples]
     prompts = sorted(set(keys), key=lambda key: digest("sft", str(seed), key))
-    count = min(math.floor(_HELD_OUT_SHARE * len(prompts)), _HELD_OUT_MOST)
+    count = min(math.floor(_HELD_OUT_SHARE * len(prompts)), _MAX_HELD_OUT)
     held_out = set(prompts[:count])
     return {i for i, key in enumerate(keys) if key in held_out}

@@ -1,1 +1,1 @@
-"""Statistics of preferences: win rates with intervals, and tests that may be looked at early."""
+"""Statistics of preferences: win rates with intervals, and an anytime-valid sequential test."""

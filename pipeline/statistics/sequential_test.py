@@ -1,12 +1,12 @@
 """A test of "neither policy is better" that is valid after every judgment.
 
-Checking a 95% interval after each judgment until it excludes ½ is wrong in two runs of five.  An
+Checking a 95% interval after each judgment until it excludes ½ errs in two of five runs.  An
 e-process is a bet against the null hypothesis whose expected wealth E does not grow under the null.
 By Ville's inequality (1939) E ever reaches 1/α with probability at most α (Ramdas et al. 2023,
 "Game-theoretic statistics and safe anytime-valid inference", Stat. Sci. 38).
 
-The gate (pipeline/promotion/gate.py) reads the test.  A decision stays, whatever is judged later.
-There is no stop for futility: without a decision the result is "go on".
+The gate (pipeline/promotion/gate.py) uses the test.  A decision is final, whatever the later
+judgments.  There is no stop for futility: without a decision the result is "go on".
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ LAMBDAS = np.array([*_SIZES, *(-size for size in _SIZES)])
 """The bets: the first half gains when the policy wins, the second when it loses."""
 
 ALPHA = 0.05
-"""Chance of a false decision, whenever and however often the test is read."""
+"""Maximum probability of a false decision, whenever and however often the test is read."""
 LOG_E_THRESHOLD = -math.log(ALPHA)
 """log E above which the test decides: log(1/α) = log 20, nats."""
 
@@ -34,7 +34,7 @@ class SequentialResult:
     """The state of the test.
 
     `log_e` (nats) is after the last prompt, `path` after each prompt.  `stopped_at` is the number of
-    prompts at which log E first exceeded `LOG_E_THRESHOLD`, or None.  The decision is made there and stays.
+    prompts at which log E first exceeded `LOG_E_THRESHOLD`, or None.  The decision is final there.
     """
 
     decision: Decision

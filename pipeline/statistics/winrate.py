@@ -14,9 +14,9 @@ import numpy as np
 from storage.analysis.intervals import WinRate, cluster_variance, clustered
 
 _MAX_PER_JUDGMENT = 4
-"""Effective observations per judgment, at most.  When nearly all judgments are ties, the variance
-rests on the few that are not: without this limit, one win beside 59 ties would get an interval of
-three points."""
+"""Maximum effective observations per judgment.  When nearly all judgments are ties, the variance
+depends on the few that are not: without this limit, one win and 59 ties would get an interval of
+three percentage points."""
 
 
 def win_rate(outcomes: Sequence[float], prompts: Sequence[Hashable]) -> WinRate:
@@ -40,7 +40,7 @@ def win_rate(outcomes: Sequence[float], prompts: Sequence[Hashable]) -> WinRate:
 def mean_share(
     shares: np.ndarray, prompts: Sequence[Hashable], *, most: float = math.inf
 ) -> WinRate:
-    """The same for (n,) `shares` anywhere in [0, 1], such as means of several outcomes.
+    """`win_rate` for (n,) `shares` anywhere in [0, 1], such as means of several outcomes.
 
     The effective sample size is at most `most`.  One prompt gives the interval [0, 1].
     """
@@ -50,7 +50,7 @@ def mean_share(
 
 
 def standard_error(scores: Sequence[float], prompts: Sequence[Hashable]) -> float | None:
-    """Of the mean of `scores`, clustered by prompt; None for a single prompt."""
+    """Standard error of the mean of `scores`, clustered by prompt; None for a single prompt."""
     _, variance, clusters = clustered_mean(np.asarray(scores, dtype=float), prompts)
     return None if clusters == 1 else math.sqrt(variance)
 

@@ -21,7 +21,7 @@ from pipeline.runs.rundir import Job
 
 _RANK = "KITESTRING_PEER"
 _GRACE = 30.0
-"""Seconds that the others have to end."""
+"""Seconds that the other processes have to end."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +44,7 @@ def this_rank() -> Rank | None:
 
 @contextmanager
 def launch_ranks(job: Job, run: Path, *, lock: int) -> Iterator[None]:
-    """Inside, a PPO stage has `worker.processes` processes.
+    """Start the other `worker.processes` of a PPO stage; end them on exit.
 
     Raises ValueError if there are fewer GPUs, RuntimeError if another process stops.
     """
@@ -69,7 +69,7 @@ def launch_ranks(job: Job, run: Path, *, lock: int) -> Iterator[None]:
 
 @contextmanager
 def connected(own: Rank, job: Job) -> Iterator[None]:
-    """Inside, torch.distributed connects the processes."""
+    """Connect the processes with torch.distributed; disconnect them on exit."""
     # Imported here: the worker sets threads and environment before torch is loaded.
     import torch  # noqa: PLC0415
     import torch.distributed as dist  # noqa: PLC0415
@@ -114,7 +114,7 @@ def _connection_lost(error: RuntimeError) -> bool:
 
 
 def _failed_process(others: Sequence[subprocess.Popen[bytes]]) -> int | None:
-    """The number, from 2, of a process that failed; waits a moment for it to end."""
+    """The number, from 2, of a process that failed; waits up to 5 s for it to end."""
     deadline = time.monotonic() + 5
     while time.monotonic() < deadline:
         for number, other in enumerate(others, 2):

@@ -1,6 +1,7 @@
 """Sends metrics to the trackers in `worker.report_to`: TensorBoard, trackio, wandb.
 
-The default is none.  They are accelerate's; the worker fails at its start if one is not installed.  Kitestring itself reads the events only.
+The default is none.  The trackers are accelerate's; the worker fails at startup if one is not
+installed.  Kitestring itself reads only the events.
 """
 
 from __future__ import annotations

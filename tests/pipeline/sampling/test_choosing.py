@@ -216,7 +216,7 @@ def test_near_duplicates_are_not_chosen_and_others_stand_in(
     policies = Counter(row["policy"] for row in rows_of(directory.outputs / "completions.parquet"))
     assert policies == {"policy-1": 7, "sft-1": 7}
     assert notes(directory)[0]["message"].endswith(
-        "; 4 others are random, because their prompts had no different responses"
+        "; 4 others are random, because too few prompts had different responses"
     )
 
 

@@ -184,7 +184,7 @@ def test_near_duplicates_get_two_more_chances_and_a_stage_of_nothing_else_fails(
         sample(alone, tmp_path / "cold", plan({"random": 4}))
     assert asked == [8, 4, 4]
     directory = RunDirectory(tmp_path / "cold")
-    assert "4 of 4 pairs stayed nearly the same" in directory.events.read_text()
+    assert "4 of 4 pairs are still near-duplicates" in directory.events.read_text()
     told = [e["message"] for e in directory.events_after(1, 0) if e["kind"] == "progress"]
     again = "sampled 4 of 4 completions again, for near-duplicates"
     assert told == ["sampled 8 of 8 completions", again, again]
@@ -202,7 +202,7 @@ def test_the_reference_answers_where_the_policy_repeats_itself(
     assert summary.arms == {"repeated": 4, "reference": 1}
     policies = Counter(row["policy"] for row in rows_of(directory.outputs / "completions.parquet"))
     assert policies == {"policy-1": 5, "sft-1": 5}
-    assert "4 pairs stayed nearly the same text" in directory.log.read_text()
+    assert "4 pairs are still near-duplicates" in directory.log.read_text()
 
 
 def test_a_second_chance_saves_a_pair(models: dict[str, str], tmp_path: Path):
