@@ -1,7 +1,7 @@
 """The embedded demo: a small Llama-style model and the corpus that it was trained on.
 
-It demonstrates the loop and is not an assistant: it has memorized about two hundred everyday topics
-and answers anything else with one of them (docs/demo.md).
+The model demonstrates the loop and is not an assistant: it has memorized about two hundred everyday
+topics and answers every other question with one of them (docs/demo.md).
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
     corpus ─▶ tokenizer ─▶ rows worth `tokens` tokens ─▶ supervised fine-tuning of a fresh
     Llama ─▶ fp16 checkpoint ─▶ the judge's figures ─▶ manifest.json
 
-The manifest has the hashes of everything that the checkpoint was made from, so that a test can
-check that the shipped files belong to the corpus.
+The manifest has the hashes of all inputs of the checkpoint, so that a test can check that the
+shipped files match the corpus.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ MANIFEST = "manifest.json"
 
 @dataclass(frozen=True, kw_only=True)
 class BuildConfig:
-    """The recipe; the manifest repeats it."""
+    """The parameters of the build, which the manifest records."""
 
     tokens: int = 9_500_000
-    """Prompt and response tokens trained on, each row once."""
+    """Prompt and response tokens in the training rows; each row is used once."""
     vocabulary: int = 3072
     hidden: int = 192
     layers: int = 4
@@ -112,7 +112,7 @@ def fresh_model(config: BuildConfig, tokenizer: PreTrainedTokenizerFast) -> Llam
 def rows_worth(
     tokens: int, tokenizer: PreTrainedTokenizerFast, *, seed: int
 ) -> Iterator[tuple[Messages, str]]:
-    """Conversations of the corpus with their responses, up to `tokens` tokens in all."""
+    """Conversations of the corpus with their responses, up to `tokens` tokens in total."""
     chat = ChatTokenizer(tokenizer)
     seen = 0
     for messages, response, _ in examples(tokens, seed):

@@ -1,11 +1,11 @@
-"""A fixed judge of the demo's samples; not used in training.
+"""A rule-based judge of the demo's samples; not used in training.
 
 `python -m pipeline.demo.judge` prints the figures of a checkpoint; with `--samples FILE` it writes
 the hundred samples of each kind for docs/demo_samples.md.  A sample is good if
 
 * it is on topic: it contains a keyword of its prompt's topic;
 * it is fluent: at most one of its word trigrams is not in the corpus (sentence ends count as words);
-* it ends: the model ended it after a full stop, question mark or exclamation mark.
+* it ends: the model stopped after a period, question mark or exclamation mark.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""The loop as the web process runs it: phases, stage inputs, settings and remedies."""
+"""The loop in the web process: phases, stage inputs, settings and remedies."""

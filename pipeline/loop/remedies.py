@@ -1,7 +1,7 @@
-"""Settings to try first after a stopped stage, by its red flag.  Loads no torch.
+"""Settings to try first after a stage stopped, by its red flag.  Does not import torch.
 
-The flags are those of `pipeline.ppo.metrics.red_flags`, and "diverged" for a number that was not
-finite.
+The flags are those of `pipeline.ppo.metrics.red_flags`, and "diverged" for a loss or gradient that
+is not finite.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def suggested(flag: str, *, ran: Config, now: Config) -> dict[str, str]:
 def describe_stopped(
     run: Run, flags: Sequence[RunNote], *, resumable: bool, now: Config
 ) -> Stopped:
-    """A stopped run and what may help; `flags` are the red flags that it raised."""
+    """A stopped run with suggested remedies; `flags` are the red flags that it raised."""
     worst = max(flags, key=lambda n: (n.payload.get("level") == "stop", n.seq), default=None)
     try:
         ran = Config.from_dict(run.config) if run.config else now

@@ -1,4 +1,4 @@
-"""Settings as forms and commands show them, and which are locked.  Loads no torch."""
+"""Settings as forms and commands show them, and which are locked.  Does not import torch."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ READ_BY: Mapping[Stage, tuple[str, ...]] = {
         "evaluate", "ppo.temperature", "shaping", "model.dtype", "worker", "seed",
     ),
 }  # fmt: skip
-"""The settings or sections that each stage reads, which are offered for another attempt."""
+"""The settings or sections that each stage reads; the page offers them for another attempt."""
 
-_OF_THE_REFERENCE = ("model.name", "sft")
-_OF_THE_PAIRS = ("sampling", "labeling", "gate.labels", "gate.most")
-_OF_THE_REWARD_MODEL = ("reward", "sampling.batch")
+_REFERENCE_SETTINGS = ("model.name", "sft")
+_PAIR_SETTINGS = ("sampling", "labeling", "gate.labels", "gate.most")
+_REWARD_MODEL_SETTINGS = ("reward", "sampling.batch")
 """DPO learns from the judgments that the reward model learned from, so `reward` affects it too.  The
 reward stage samples responses with `sampling.batch` to center rewards."""
 
@@ -90,7 +90,7 @@ def _kind(value: Any) -> Literal["int", "float", "str", "bool"]:
 
 
 def as_lines(found: Mapping[str, Any]) -> str:
-    """Two lines on a setting, a `SettingView` as a dict, with values as `--set` takes them."""
+    """Two lines on a setting (a `SettingView` as a dict), with values in the syntax of `--set`."""
     value, default = (_written(found[key]) for key in ("value", "default"))
     other = f"  (default: {default})" if value != default else ""
     choices = f" One of {', '.join(found['choices'])}." if found["choices"] else ""
@@ -127,12 +127,12 @@ def locked_reason(name: str, due: Stage | None) -> str | None:
             f"{name} is read when the studio starts; set it in the workspace's config.toml, or with "
             "`serve --set`"
         )
-    if due != "sft" and any(kind in _OF_THE_REFERENCE for kind in kinds):
+    if due != "sft" and any(kind in _REFERENCE_SETTINGS for kind in kinds):
         return (
             f"{name} is read when the SFT reference is made, once per workspace; set it in "
             "config.toml of a new workspace"
         )
-    of_the_reward_model = any(kind in _OF_THE_REWARD_MODEL for kind in kinds)
+    of_the_reward_model = any(kind in _REWARD_MODEL_SETTINGS for kind in kinds)
     if due in ("policy", "evaluate") and of_the_reward_model:
         return (
             f"{name} is read when the reward model is trained, and this iteration's is already "
@@ -140,7 +140,7 @@ def locked_reason(name: str, due: Stage | None) -> str | None:
         )
     if of_the_reward_model or _unsampled(due):
         return None
-    if any(kind in _OF_THE_PAIRS for kind in kinds):
+    if any(kind in _PAIR_SETTINGS for kind in kinds):
         return (
             f"{name} is read when an iteration's pairs are sampled, before training; set it for the "
             "next iteration, in the workspace's config.toml or with `serve --set`"

@@ -1,4 +1,4 @@
-"""What a stage is given: its job, with models and settings, and the files of `inputs/`.
+"""The inputs of a stage: its job, with models and settings, and the files in `inputs/`.
 
 Each attempt from scratch gets a new job and new inputs.
 """
@@ -24,13 +24,13 @@ from storage.records import Iteration, ModelVersion, Snapshot, Stage, derive_see
 from storage.tables import iterations, models, policy_judgments, runs
 
 JUDGED = ("judgments.parquet", "judged_by.json", "snapshot.txt")
-"""The reward stage's input files on judgments; DPO gets the same."""
+"""The reward stage's input files with judgments; DPO gets the same files."""
 
 
 def iteration_seed(seed: int, number: int) -> int:
     """The seed of an iteration, below 2³¹.
 
-    It is not the sum: iteration 2 of seed 0 would then equal iteration 1 of seed 1.
+    It is not the sum, because iteration 2 of seed 0 would then equal iteration 1 of seed 1.
     """
     return derive_seed("iteration", str(seed), str(number))
 
@@ -57,7 +57,7 @@ class Preparation:
     def job(self, stage: Stage, *, run: str | None = None) -> Job:
         """A job with the models that its stage may need.
 
-        `run` is the id of a run that is tried again; without it there is a new run.
+        `run` is the id of a run to try again; by default the job gets a new run.
         """
         current, config, reference = self.current, self.config, models.newest(self.db, "sft")
         names: dict[str, str | None] = {"policy": None, "reference": None, "previous": None}
@@ -105,8 +105,8 @@ class Preparation:
         fills: Mapping[Stage, Callable[[Path], Any]] = {
             "sft": lambda inputs: worker_files.write_demonstrations_input(self.db, inputs),
             "sampling": self._plan_sampling,
-            "reward": self._give_judgments,
-            "policy": self._give_for_policy,
+            "reward": self._write_judgments,
+            "policy": self._write_policy_inputs,
             "evaluate": lambda inputs: worker_files.write_prompts_input(
                 self.db, inputs, role="held-out", limit=self.config.evaluate.prompts
             ),
@@ -143,8 +143,7 @@ class Preparation:
             name
             for stage in stages
             for key, name in self.job(stage).names.items()
-            if key != "reward"
-            or name == self.current.reward_model  # otherwise it will be made first
+            if key != "reward" or name == self.current.reward_model  # an earlier stage will make it
         }
         gone = [model.path for model in models.missing(self.db) if model.id in needed]
         if gone:
@@ -168,7 +167,7 @@ class Preparation:
         require_available(shaping)
 
     def require_judgments(self) -> None:
-        """ValueError unless there are enough judgments to learn from and to measure on."""
+        """ValueError unless there are enough judgments to train and to measure the reward model."""
         reward = self.config.reward
         counted = worker_files.judgment_counts_by_kind(self.db, reward.learn_from)
         if not counted["used"]:
@@ -204,7 +203,7 @@ class Preparation:
             seed=iteration_seed(config.seed, self.current.number),
         )  # fmt: skip
 
-    def _give_judgments(self, inputs: Path) -> None:
+    def _write_judgments(self, inputs: Path) -> None:
         self.require_judgments()
         number = self.current.number
         snapshot, ids = worker_files.write_judgments_input(
@@ -216,7 +215,7 @@ class Preparation:
         worker_files.write_prompts_input(self.db, inputs, role="train", limit=64)
         policy_judgments.write_pairs_input(self.db, inputs, iteration=number, proxy=self._proxy())
 
-    def _give_for_policy(self, inputs: Path) -> None:
+    def _write_policy_inputs(self, inputs: Path) -> None:
         """Prompts, and for DPO the judgments that the reward model learned from."""
         number = self.current.number
         seed = iteration_seed(self.config.seed, number)
@@ -232,7 +231,7 @@ class Preparation:
         return iterations.opponent_of(self.current, iterations.before(self.db, self.current))
 
     def _proxy(self) -> str | None:
-        """The reward model of the candidate policy, whose predictions the gate compares."""
+        """The candidate policy's own reward model, whose predictions the gate compares."""
         policy = iterations.candidate(self.db, self.current)
         return models.get(self.db, policy).reward_model if policy else None
 

@@ -1,8 +1,9 @@
-"""The settings of a workspace: made once from a preset, read by every command.
+"""The settings of a workspace: created once from a preset, read by every command.
 
-Later ones win: defaults of the classes, the preset (demo.toml for the demo, default.toml for other
-models; copied into config.toml when the workspace is made), config.toml, `--config` files, `--set`, and
-the *Train* form or `retry --set` for one iteration (`overridden` in settings_view.py).
+In order of increasing precedence: class defaults, the preset (demo.toml for the demo, default.toml
+for other models; copied into config.toml when the workspace is created), config.toml, `--config`
+files, `--set`, and for one iteration the *Train* form or `retry --set` (`overridden` in
+settings_view.py).
 """
 
 from __future__ import annotations
@@ -27,14 +28,15 @@ def load_settings(workspace: Path, files: Sequence[Path], sets: Sequence[str]) -
 
 
 def require_settings(workspace: Path) -> None:
-    """ValueError if there is data without settings: a preset might not fit it.
+    """ValueError if the workspace has data but no settings, because a preset might not fit the
+    data.
 
     ReplacementUnfinished if a restore was interrupted, which may have moved the settings.
     """
     refuse_pending_replacement(workspace)
     if holds_data(workspace) and not (workspace / SETTINGS).exists():
         raise ValueError(
-            f"{workspace / SETTINGS} is missing; put it back, or make a new one with "
+            f"{workspace / SETTINGS} is missing; put it back, or create a new one with "
             "`python launch.py init --model NAME` for the model of this workspace"
         )
 
@@ -49,7 +51,7 @@ def prepare(
         config = load_settings(workspace, files, sets)
         if model and model != config.model.name:
             raise ValueError(
-                f"{workspace} was made for the model {config.model.name}; "
+                f"{workspace} was created for the model {config.model.name}; "
                 f"give --workspace another directory for {model}"
             )
         require_available(config.shaping)

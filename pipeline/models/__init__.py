@@ -1,1 +1,1 @@
-"""Language models: where they are found and computed, text to tokens, completions and likelihoods."""
+"""Language models: loading, devices, tokenization, sampling and likelihoods."""

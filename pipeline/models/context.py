@@ -1,7 +1,7 @@
-"""Checks at import whether rows of a file fit the model's context.  Loads no torch.
+"""Checks at import whether rows of a file fit the model's context.  Does not import torch.
 
-Tokens of a chat template are not counted, so every row that is reported is too long; the stage that
-encodes the rows finds those that exceed the context by a few tokens (`pipeline.models.text.LengthLimits`).
+Tokens of a chat template are not counted, so a row that fits here may still exceed the context by a
+few tokens.  The stage that encodes the rows finds those (`pipeline.models.text.LengthLimits`).
 """
 
 from __future__ import annotations

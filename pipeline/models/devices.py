@@ -1,9 +1,9 @@
 """The device, precision and CPU threads of a job.
 
-Every stage calls `pick_device` at its start (`worker.device`, auto) and fails if the device is
-missing.  `inference_dtype` is for sampling in all stages but PPO; training has fp32 weights, to
-which `resolve_precision` (pipeline/ppo/model.py) adds bf16 autocast on a GPU: in PPO as
-`ppo.precision` says, in other stages always (`trainer_arguments` in hf_trainer.py).
+Every stage calls `pick_device` at its start (`worker.device`) and fails if the device is missing.
+All stages but PPO sample in `inference_dtype`.  Training has fp32 weights; `resolve_precision`
+(pipeline/ppo/model.py) adds bf16 autocast on a GPU.  PPO follows `ppo.precision`; other stages
+always use autocast (`trainer_arguments` in hf_trainer.py).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pipeline.ppo.model import detect_device
 
 
 def pick_device(wanted: str = "auto") -> torch.device:
-    """The device that `worker.device` names; ``auto`` takes CUDA, then Apple's MPS, then the CPU.
+    """The device that `worker.device` names; ``auto`` prefers CUDA, then Apple's MPS, then the CPU.
 
     Raises ValueError if the machine has no such device.
     """

@@ -52,7 +52,7 @@ class Sampler:
     def needs(self, messages: Messages, max_new_tokens: int) -> int:
         """Tokens of a prompt with the longest answer, as a reward model reads them.
 
-        The reward model reads an answer that was cut off with an end-of-text, hence one more.
+        It appends an end-of-text to an answer that was cut off, which adds one token.
         """
         return len(self.chat.prompt(messages)) + max_new_tokens + 1
 
@@ -67,7 +67,7 @@ class Sampler:
         batch: int = 32,
         on_batch: Callable[[list[Response]], Any] = lambda _: None,
     ) -> list[Response]:
-        """One answer to each conversation, in their order, from random numbers of the seed."""
+        """One answer to each conversation, in the same order, reproducible by `seed`."""
         generator = torch.Generator().manual_seed(seed)
 
         def decode(prompts: list[list[int]]) -> list[list[int]]:

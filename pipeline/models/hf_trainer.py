@@ -1,7 +1,8 @@
-"""What all stages that use a transformers `Trainer` share: reports, checkpoints, cancelling, resume.
+"""Shared code of the stages that use a transformers `Trainer`: reports, checkpoints, cancel,
+resume.
 
-These are SFT, the reward model, DPO and RLOO.  `trainer_arguments` decides precision, batches and how
-often a checkpoint is written (the newest two are kept); `train` resumes from the newest readable one.
+These stages are SFT, the reward model, DPO and RLOO.  `trainer_arguments` sets precision, batches
+and the checkpoint interval (the newest two are kept); `train` resumes from the newest readable one.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from pipeline.runs.rundir import Note, Report, RunDirectory, write_atomically
 
 # TRL's trainers otherwise send telemetry; judgments are private.
 huggingface_hub.constants.HF_HUB_DISABLE_TELEMETRY = True
-# TRL's own configs cause it; a user can do nothing about it.
+# TRL's own configs cause this warning, so users cannot prevent it.
 warnings.filterwarnings("ignore", "`gradient_checkpointing` is deprecated", FutureWarning)
 
 _REPORTED = {
@@ -47,8 +48,8 @@ _MARK = "report.json"
 class ReportCallback(TrainerCallback):
     """Reports the trainer's steps, logs and saves as events, and writes a checkpoint when asked to stop.
 
-    `notes` are reported before the first step.  `share` is the part of
-    the stage's progress, (from, to), that this training is.  `metrics=False` reports progress only.
+    `notes` are reported before the first step.  `share` is this training's (start, end) in the
+    stage's progress.  `metrics=False` reports progress only.
     """
 
     def __init__(
@@ -107,7 +108,7 @@ class SnapshotCallback(TrainerCallback):
 
 
 def save_policy(model: Any, tokenizer: Any, path: Path) -> None:
-    """Write a causal LM with its tokenizer, and with `use_cache`, which trainers switch off."""
+    """Save a causal LM with its tokenizer, and with `use_cache`, which trainers switch off."""
     was = model.config.use_cache
     model.config.use_cache = True
     model.save_pretrained(path)
@@ -119,7 +120,7 @@ def trainer_arguments(
     model: Any, *, checkpoints: Path, examples: int, batch: int, longest: int, epochs: float,
     lr: float, seed: int, device: torch.device, tokens: int = 16_384,
 ) -> dict[str, Any]:  # fmt: skip
-    """Arguments that all our trainers pass to their configs.
+    """Keyword arguments that every stage passes to its trainer's config.
 
     An optimizer step takes `batch` examples, in forward passes of at most `tokens` padded tokens;
     an example has at most `longest`.
@@ -155,12 +156,12 @@ def divide_batch(batch: int, *, longest: int, tokens: int) -> int:
 
 
 def tokens_at_once(device: torch.device | str) -> int:
-    """Padded tokens in one forward pass; few on a CPU, for its caches."""
+    """Maximum padded tokens in one forward pass; few on a CPU, so that they fit its caches."""
     return 1024 if torch.device(device).type == "cpu" else 16_384
 
 
 def is_large(model: Any) -> bool:
-    """Whether gradient checkpointing is worth its time."""
+    """Whether the model is large enough for gradient checkpointing to be worth its time."""
     return model.num_parameters() > 100_000_000
 
 
@@ -220,11 +221,11 @@ def _rewind_to_checkpoint(checkpoints: Path, report: Report) -> Path | None:
 def report_damage(
     report: Report, damaged: Sequence[DamagedCheckpoint], *, used: str, step: int
 ) -> None:
-    """Warn, in the events and the log, that a resume passed over damaged checkpoints."""
+    """Warn, in the events and the log, that a resume skipped damaged checkpoints."""
     for error in damaged:
         name = error.path.name
         message = (
-            f"the checkpoint {name} is damaged ({error.reason}), so the stage goes on from {used}"
+            f"the checkpoint {name} is damaged ({error.reason}), so the stage resumes from {used}"
         )
         report.note("warning", "damaged_checkpoint", message, step=step, damaged=name, used=used)
         report.log(message)
@@ -253,7 +254,7 @@ def _damage(checkpoint: Path) -> str | None:
         return f"{Path(missing.filename).name} is missing"
     except (OSError, ValueError, KeyError) as error:
         return str(error).partition("\n")[0] or type(error).__name__
-    return f"{wrong[0]} is not what was written" if wrong else None
+    return f"{wrong[0]} does not match its checksum" if wrong else None
 
 
 def prefixed(prefix: str, values: Mapping[str, Any]) -> dict[str, float]:

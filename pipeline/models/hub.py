@@ -1,4 +1,4 @@
-"""Checks whether a named model is available, and explains why not.  Loads no torch.
+"""Checks whether a named model is available, and explains why not.  Does not import torch.
 
 A name is a local directory or a Hugging Face id such as ``Qwen/Qwen3-0.6B``.
 """
@@ -44,7 +44,7 @@ class ModelUnavailable(ValueError):
 def explaining_load_errors(name: str) -> Iterator[None]:
     """Turn every error that a library raises while it reads the model `name` into `ModelUnavailable`.
 
-    Files can have any content, so libraries raise any kind of error.  Errors of memory pass.
+    Files can have any content, so libraries raise any kind of error.  Out-of-memory errors pass.
     """
     try:
         yield
@@ -95,7 +95,7 @@ def require_reward_model(name: str) -> None:
     kinds = list(map(str, named)) if isinstance(named, list) and named else ["model of no class"]
     if not any(kind.endswith("ForSequenceClassification") for kind in kinds):
         raise ModelUnavailable(
-            f"{name} is a {kinds[0]} and no reward model; name one whose class is a "
+            f"{name} is a {kinds[0]}, not a reward model; name one whose class is a "
             "…ForSequenceClassification with one label"
         )
     # transformers does not write the default, two labels.
@@ -103,13 +103,13 @@ def require_reward_model(name: str) -> None:
     labels = len(ids) if isinstance(ids, dict) else config.get("num_labels", 2)
     if labels != 1:
         raise ModelUnavailable(
-            f"{name} gives a text {labels} numbers, and a reward model outputs one (num_labels=1)"
+            f"{name} outputs {labels} numbers per text; a reward model outputs one (num_labels=1)"
         )
     known = {} if "reward_likelihood" in config else _weights_of(path, name)
     if known and "score.weight" not in known:
         raise ModelUnavailable(
-            f"{name} is a {kinds[0]} without a layer called score, which a reward model reads a "
-            "text's last token with; name a decoder's, such as LlamaForSequenceClassification"
+            f"{name} is a {kinds[0]} without a layer called score, which a reward model applies to "
+            "the last token; name a decoder, such as a LlamaForSequenceClassification"
         )
 
 
@@ -162,7 +162,7 @@ def explain(name: str, error: BaseException) -> str:
         case LocalEntryNotFoundError() | OfflineModeIsEnabled():
             return _unreachable(name)
         case EntryNotFoundError():
-            return f"{name} on the Hugging Face hub has no config.json, so it is no model"
+            return f"{name} on the Hugging Face hub has no config.json, so it is not a model"
         case HfHubHTTPError():
             return f"the Hugging Face hub refused the model {name}: {_first_line(error)}"
         case ConnectionError() | TimeoutError():
@@ -174,7 +174,7 @@ def explain(name: str, error: BaseException) -> str:
             )
         case pickle.UnpicklingError() | EOFError():
             return (
-                f"a weights file of the model {name} is damaged or holds code, which is never run: "
+                f"a weights file of the model {name} is damaged or has code, which is never run: "
                 "get the model with its weights in model.safetensors"
             )
     # httpx, httpx2 and so on: the hub's HTTP library, whose errors are network errors.
@@ -183,7 +183,7 @@ def explain(name: str, error: BaseException) -> str:
     if not isinstance(error, (OSError, ValueError, ImportError)):
         kind = type(error).__name__
         return (
-            f"the model {name} cannot be loaded, as its files contradict themselves or each other "
+            f"the model {name} cannot be loaded, because its files are inconsistent "
             f"({kind}: {_first_line(error)}): get the model again"
         )
     return f"the model {name} cannot be loaded: {_first_line(error)}"
@@ -248,7 +248,7 @@ def _require_own_code(path: Path, config: dict[str, Any]) -> None:
 
 
 def _root(error: BaseException) -> BaseException:
-    """The hub's own error, under those that libraries raise from it."""
+    """The hub's own error, which libraries wrap in others."""
     hub_errors = (
         *(HfHubHTTPError, HFValidationError, EntryNotFoundError),
         *(LocalEntryNotFoundError, OfflineModeIsEnabled),
@@ -268,7 +268,7 @@ def _first_line(error: BaseException) -> str:
 
 
 def base_model_path(name: str) -> str:
-    """`demo` is the embedded model; a local directory becomes absolute; the rest is a hub id."""
+    """The model's path or hub id: `demo` becomes the embedded model, a local directory absolute."""
     if name == "demo":
         return str(Path(__file__).parents[1] / "demo" / "model")
     return str(Path(name).resolve()) if Path(name).is_dir() else name

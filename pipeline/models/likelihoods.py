@@ -41,8 +41,8 @@ def sequence_kl(
 ) -> list[float]:
     """KL(policy ‖ reference) along each response, nats.
 
-    Sums the divergence of the two next-token distributions, over the whole vocabulary, at every
-    position: the same expectation as the sampled log-ratio, with far less noise.
+    Sums the KL of the two next-token distributions over all positions, exact over the vocabulary:
+    it has the same expectation as the sampled log-ratio, with far less noise.
     """
     device = next(policy.parameters()).device
     vocabulary = policy.get_output_embeddings().weight.shape[0]
@@ -74,9 +74,9 @@ def _batches(
 
 
 def _predicting(responses: Tensor) -> Tensor:
-    """The mask of the positions whose logits predict the masked tokens, one place to the left."""
+    """The mask of the positions whose logits predict the masked tokens: shifted one to the left."""
     return responses.roll(-1, dims=1)
 
 
 _LOGITS_AT_ONCE = 2**26
-"""Logits held in memory at once for the exact KL: a quarter of a gigabyte for each model."""
+"""Logits held in memory at once for the exact KL: 256 MB per model."""

@@ -22,7 +22,7 @@ def load_causal_lm(
     dtype: torch.dtype = torch.float32,
     model_class: Any = AutoModelForCausalLM,
 ) -> Any:
-    """A causal language model from a local directory or the hub, in eval mode on `device`.
+    """Load a causal language model from a local directory or the hub, in eval mode on `device`.
 
     All dropout rates are 0, so that scores and probability ratios are deterministic.  Raises
     `ModelUnavailable` with one sentence.
@@ -40,8 +40,8 @@ def load_causal_lm(
 def _make_savable(model: Any) -> None:
     """Fix generation settings that transformers refuses to save.
 
-    Some published models set a temperature without `do_sample`.  Only the end-of-text ids are used
-    here, so if `do_sample` does not help, only the token ids are kept.
+    Some published models set a temperature without `do_sample`.  Kitestring uses only the
+    end-of-text ids, so if setting `do_sample` does not help, only the token ids are kept.
     """
     settings = getattr(model, "generation_config", None)
     if settings is None or _is_valid(settings):

@@ -1,4 +1,4 @@
-"""Snapshots of the policy along training, for curves of reward against KL.  Loads no torch."""
+"""Snapshots of the policy during training, for reward-KL curves.  Does not import torch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Chat templates and tokenizing, for all stages.
+"""Chat templates and tokenization, for all stages.
 
 Policy and reward model read the same rendering (`ChatTokenizer.chat`), in training and inference:
 
@@ -31,7 +31,7 @@ _KNOWN_PADS = ("<pad>", "[PAD]", "<|pad|>", "<|endoftext|>", "<|finetune_right_p
 
 CONTEXT = "the model's context"
 _NAMED = 5
-"""Number of rows that a message names."""
+"""Maximum number of rows that a message names."""
 
 
 class TooLong(ValueError):
@@ -105,8 +105,8 @@ class ChatTokenizer:
     def prompt(self, messages: Messages) -> list[int]:
         """Token ids of a conversation up to the header of the assistant's turn.
 
-        Thinking is off if the template has such a switch.  If the template refuses a system
-        message, it is put before the first user message.
+        Thinking mode is off if the template supports that.  If the template refuses a system
+        message, the message is prepended to the first user message.
         """
         turns = [{"role": m.role, "content": m.content} for m in as_messages(messages)]
         try:

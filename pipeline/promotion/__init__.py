@@ -1,1 +1,1 @@
-"""Whether a policy is promoted: gate, leaderboard, over-optimization alarm and statistical power."""
+"""The promotion of policies: gate, leaderboard, over-optimization alarm and statistical power."""

@@ -2,9 +2,9 @@
 
 Three verdicts:
 
-* *promoted*: the sequential test says better;
-* *blocked*: it says worse, or the over-optimization alarm is raised.  The next iteration samples the
-  last promoted policy, and PPO uses a larger KL weight;
+* *promoted*: the sequential test decided "better";
+* *blocked*: it decided "worse", or the over-optimization alarm is raised.  The next iteration
+  samples the last promoted policy, and PPO uses a larger KL weight;
 * *provisional*: too little evidence; the loop continues with the next policy.
 
 The limits are constants: `LOG_E_THRESHOLD` in pipeline/statistics/sequential_test.py for the test,
@@ -45,17 +45,17 @@ from storage.records import Arm, Iteration
 
 RULINGS: dict[str, Verdict] = {"promote": "promoted", "block": "blocked"}
 _POINTS = 200
-"""Points of the curve of log E in a report, at most."""
+"""Maximum number of points of the curve of log E in a report."""
 
 
-# --- what an iteration asks ---------------------------------------------------------------------
+# --- the comparisons of an iteration ------------------------------------------------------------
 
 
 def labels_wanted(config: Config, labels: int) -> int:
-    """Judgments of an iteration of `labels` that compare its candidate with SFT.
+    """How many judgments of an iteration with `labels` compare its candidate with SFT.
 
     The larger of gate.labels and sampling.reference_share, but at most the share gate.most: a small
-    iteration must also teach the reward model, and its verdict may stay provisional.
+    iteration must also train the reward model, so its verdict may stay provisional.
     """
     wanted = max(config.gate.labels, round(config.sampling.reference_share * labels))
     most = max(config.gate.most, config.sampling.reference_share)
@@ -67,8 +67,9 @@ def shares(
 ) -> dict[Arm, float]:
     """Each evaluation arm's share of an iteration's comparisons; `previous` is the other policy.
 
-    After a block the arm `reference` compares SFT with the policy that waits for a verdict
-    (`pipeline.stages.sample`).  If SFT itself is sampled, the arm `previous` makes that comparison.
+    After a block the arm `reference` compares SFT with the candidate policy, which has no verdict
+    yet (`pipeline.stages.sample`).  If SFT itself is sampled, the arm `previous` makes that
+    comparison.
     """
     wanted = labels_wanted(config, current.labels_wanted) / current.labels_wanted
     sampled = current.policy_sampled or reference
@@ -103,8 +104,9 @@ def last_promoted(evidence: Evidence) -> str | None:
 def next_sampled(evidence: Evidence, done: Iteration) -> str | None:
     """The policy that the next iteration samples: the one that `done` produced, unless blocked.
 
-    A block of the policy that `done` sampled, or of its candidate, also holds its successor back:
-    it was trained in the same way.  People first compare it with SFT and the last promoted policy.
+    A block of the policy that `done` sampled, or of its candidate, also holds back the policy that
+    `done` produced, because it was trained in the same way.  People first compare that policy with
+    SFT and with the last promoted policy.
     """
     others = (done.policy_sampled, done.policy_produced)
     blocked = "blocked" in (done.verdict, *(verdict(evidence, name) for name in others))
@@ -114,9 +116,9 @@ def next_sampled(evidence: Evidence, done: Iteration) -> str | None:
 def with_raised_kl_weight(config: Config, evidence: Evidence) -> tuple[Config, dict[str, str]]:
     """The settings for the next policy, and the reason by name if they differ from `config`.
 
-    If policies were blocked, ``ppo.kl_weight`` is at least ``gate.kl_raise`` times the largest
-    weight of theirs.  An adaptive weight follows ``ppo.kl_target`` instead, and methods other than
-    PPO have no weight: both stay unchanged.
+    If policies were blocked, ``ppo.kl_weight`` is at least ``gate.kl_raise`` times the largest of
+    their weights.  The settings stay unchanged for an adaptive weight, which follows
+    ``ppo.kl_target``, and for methods other than PPO, which have no weight.
     """
     raised = config.gate.kl_raise > 1 and config.optimize.method == "ppo"
     if not raised or config.ppo.kl_control != "fixed":
@@ -143,7 +145,7 @@ def with_raised_kl_weight(config: Config, evidence: Evidence) -> tuple[Config, d
 def judgments_against(
     evidence: Evidence, policy: str, opponent: str | None
 ) -> list[PolicyJudgment]:
-    """Judgments between the two with `policy` as `first`: outcomes and predictions are its own."""
+    """Judgments between the two policies, oriented so that `policy` is `first`."""
     found = []
     for row in evidence.judged:
         if (row.first, row.second) == (policy, opponent):
@@ -175,7 +177,8 @@ def _alarm(
 ) -> OverOptimization | None:
     """The alarm on the predictions of the policy's own reward model; None without any.
 
-    PPO exploits the reward model it was trained against, so other models' predictions do not count.
+    PPO exploits the reward model that trained the policy, so other models' predictions do not
+    count.
     """
     own = [
         (row.predicted, row.outcome, row.prompt)
@@ -228,7 +231,7 @@ def standing(evidence: Evidence, policy: str) -> Standing:
 
 
 def report(evidence: Evidence, config: Config) -> GateReport:
-    """What `launch.py gate` prints and the research page shows."""
+    """The report that `launch.py gate` prints and the researcher's page shows."""
     if evidence.reference is None:
         return GateReport()
     matches = [

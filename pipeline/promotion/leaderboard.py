@@ -1,4 +1,4 @@
-"""Every policy on one scale, from judgments between any two of them.
+"""Ratings of all policies on one scale, from judgments between any two of them.
 
 Bradley and Terry (1952): the first policy beats the second with probability σ(β_first − β_second);
 a tie is half a win each.  Ratings β are in logits (nats), 0 for the anchor.
@@ -18,10 +18,10 @@ from storage.analysis.intervals import student_t
 from storage.gate_report import Rank
 
 PRIOR_TIES = 1.0
-"""Virtual ties between every two policies that were compared, each as a prompt of its own.
+"""Virtual ties between every two policies that were compared, each on its own prompt.
 
 This weak prior gives a policy that won (or lost) every time a finite rating and a wide interval.
-It moves a win rate seen in 60 judgments by less than one point.
+It changes a win rate over 60 judgments by less than one percentage point.
 """
 
 _STEPS = 100
@@ -45,7 +45,7 @@ class Match:
 
 
 def leaderboard(matches: Sequence[Match], policies: Iterable[str], *, anchor: str) -> list[Rank]:
-    """`policies` (the anchor among them) by rating, the best first; those without one last.
+    """`policies` (including the anchor) by rating, best first; policies without a rating last.
 
     Intervals are rating ± t · SE on the logit scale, mapped by σ.  SE is the sandwich estimator,
     clustered by prompt (see `standard_errors`), with t at prompts − 1 degrees of freedom.
@@ -114,7 +114,7 @@ class _Table:
         raise RuntimeError("the leaderboard's ratings did not converge")
 
     def standard_errors(self, ratings: np.ndarray) -> np.ndarray:
-        """(K,) of each rating against the first item's, 0 for that one; logits.
+        """(K,) standard errors of the ratings relative to the first item, logits; 0 for the first.
 
         √diag of H⁻¹ (C/(C−1) Σ_c g_c g_cᵀ) H⁻¹ with H the information and g_c the summed score of
         prompt c (White 1982, Econometrica 50; Liang and Zeger 1986, Biometrika 73).
@@ -140,7 +140,7 @@ class _Table:
 
 
 def _linked(matches: Sequence[Match], anchor: str) -> set[str]:
-    """Everything that a chain of judgments connects with the anchor, itself included."""
+    """The policies that a chain of judgments connects with the anchor, including the anchor."""
     opponents: dict[str, set[str]] = defaultdict(set)
     for match in matches:
         opponents[match.first].add(match.second)

@@ -1,7 +1,7 @@
 """The over-optimization alarm: does the reward model predict a higher win rate than people give?
 
-PPO exploits responses that the reward model overrates.  The predicted win rate then exceeds people's
-(Gao et al. 2023, "Scaling laws for reward model overoptimization", ICML).
+PPO exploits responses that the reward model overrates.  The predicted win rate then exceeds the
+human win rate (Gao et al. 2023, "Scaling laws for reward model overoptimization", ICML).
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from pipeline.statistics.winrate import clustered_mean
 from storage.gate_report import OverOptimization
 
 ALARM_Z = 2.0
-"""The alarm is raised above this many standard errors: 2.3% of the time by chance if the reward
-model is right."""
+"""The alarm is raised above this many standard errors; if the reward model is right, chance raises
+it 2.3% of the time."""
 
 MIN_PROMPTS = 20
 """With fewer prompts the estimate of the standard error is too uncertain for an alarm."""
@@ -27,9 +27,9 @@ def over_optimization(
 ) -> OverOptimization:
     """Compare (n,) predicted mean outcomes in [0, 1] with the (n,) outcomes (1, ½, 0) of people.
 
-    The standard error is that of the mean difference, clustered by prompt: pairs of which the reward
-    model is sure are also clear to people, so the two correlate.  It is at least ½/C for C prompts,
-    as if one more prompt had differed by ½, so z is finite.  For a single prompt z is 0.
+    The standard error is that of the mean paired difference, clustered by prompt: predictions and
+    outcomes correlate.  It is at least ½/C for C prompts, as if one more prompt had differed by ½,
+    so that z is finite.  For a single prompt z is 0.
     """
     p, x = np.asarray(predicted, dtype=float), np.asarray(outcomes, dtype=float)
     if not 0 < p.size == x.size == len(prompts):

@@ -1,4 +1,4 @@
-"""How many judgments show that one policy is better than another.
+"""How many judgments are needed to show that one policy is better than another.
 
 A judgment is a win with probability w − t/2, a tie with t, a loss with 1 − w − t/2, so its outcome
 (1, ½, 0) has mean w and variance w(1 − w) − t/4.
@@ -31,7 +31,7 @@ _BLOCK = 64
 
 @dataclass(frozen=True, kw_only=True)
 class Scenario:
-    """What is assumed: `win_rate` counts a tie as half, and each prompt gets `per_prompt` judgments."""
+    """Assumptions: `win_rate` counts a tie as half; each prompt gets `per_prompt` judgments."""
 
     win_rate: float
     ties: float = 0.0
@@ -58,7 +58,7 @@ class Scenario:
 
     @property
     def chances(self) -> tuple[float, float, float]:
-        """Of a win, a tie and a loss."""
+        """The probabilities of a win, a tie and a loss."""
         return self.win_rate - self.ties / 2, self.ties, 1 - self.win_rate - self.ties / 2
 
     def outcomes(self, generator: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
@@ -101,8 +101,8 @@ def stopping_times(
 ) -> tuple[np.ndarray, np.ndarray]:
     """(runs,) prompts at which each simulated test stopped, and whether it said "better".
 
-    The test reads the first judgment of a prompt.  A run that has not stopped after `most_prompts`
-    has the time −1.
+    The test uses the first judgment of each prompt.  A run that has not stopped after
+    `most_prompts` has the time −1.
     """
     scenario = replace(scenario, per_prompt=1)
     generator = np.random.default_rng(seed)
@@ -127,9 +127,9 @@ def stopping_times(
 class SequentialPlan:
     """Judgments of the sequential test, from `runs` simulations with `seed`.
 
-    `mean` is until the test stops; it is too low if `stopped`, the share of runs that stopped, is
-    below 1.  `median` and `for_power` are the judgments by which half, or a share `power`, of the
-    runs stopped on the right side; None beyond what was simulated.
+    `mean` is the number until the test stops; it is too low if `stopped`, the share of runs that
+    stopped, is below 1.  `median` and `for_power` are the numbers by which half, or a share
+    `power`, of the runs stopped with the right decision; None beyond the simulated number.
     """
 
     mean: int
@@ -142,7 +142,7 @@ class SequentialPlan:
 
 @dataclass(frozen=True, kw_only=True)
 class JudgmentPlan:
-    """What `launch.py plan` prints: the size of a `fixed` test, and of the sequential test.
+    """The size of a `fixed` test and of the sequential test, as `launch.py plan` prints them.
 
     `correlation` is None with one judgment per prompt.
     """
@@ -187,7 +187,7 @@ def plan(scenario: Scenario, *, power: float = 0.8, seed: int = 0) -> JudgmentPl
 
 
 def _share(value: float) -> str:
-    """A percentage with all digits that were given: .999 is not 100%."""
+    """A percentage with all its digits, so that .999 does not become 100%."""
     return f"{100 * value:.9g}%"
 
 
@@ -208,8 +208,8 @@ def format_plan(found: JudgmentPlan) -> str:
     ]
     if m > 1:
         lines.append(
-            f"  {m} judgments per prompt, assumed to correlate by {found.correlation:g}; one per "
-            "prompt needs fewer judgments, and the sequential test reads only the first of each"
+            f"  {m} judgments per prompt, with assumed correlation {found.correlation:g}; one per "
+            "prompt needs fewer judgments; the sequential test uses only the first of each"
         )
     lines.append(
         "Both tests are wrong about a policy that is no better in at most 5% of cases.  Only the "

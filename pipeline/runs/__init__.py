@@ -1,1 +1,1 @@
-"""Run directories: the files through which the web process and a worker talk, and worker processes."""
+"""Run directories, through which the web process and a worker communicate, and worker processes."""

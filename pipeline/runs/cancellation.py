@@ -1,4 +1,4 @@
-"""Requests to stop: at once, or at the end of a step if work would be lost."""
+"""Requests to stop, immediately or at the end of a step if work would be lost."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def cancel_requested() -> bool:
 
 @contextmanager
 def deferred() -> Iterator[None]:
-    """Inside, requests do not stop the code; it must check `cancel_requested` and raise `Cancelled`."""
+    """Defer requests to stop: the code must check `cancel_requested` and raise `Cancelled`."""
     global _deferring
     _deferring = True
     try:

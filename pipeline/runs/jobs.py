@@ -4,9 +4,9 @@ process.py starts, cancels and kills the processes; rundir.py defines the files.
 `Loop.resume` (pipeline/loop/loop.py) decide what may be continued.
 
 The loop calls `poll` every second.  A run whose worker has released its lock has succeeded if there is
-a result.json, was cancelled if somebody asked for it, and has failed otherwise (`_conclude`).  No run
-is retried by itself.  A worker survives a restart of the web process: `poll` reads the run directory
-of every run that is stored as running.
+a result.json, was cancelled if somebody requested it, and has failed otherwise (`_conclude`).  Runs
+are not retried automatically.  A worker survives a restart of the web process: `poll` reads the run
+directory of every run that is stored as running.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from storage.records import Metric, ModelVersion, Run, RunNote, Stage, now
 from storage.tables import models, runs
 
 _STARTS_FROM = {"sft": "policy", "reward": "reference", "policy": "policy"}
-"""By the role of the model that a stage makes, the job's model that it starts from."""
+"""The key of the job's model that a stage starts from, by the role of the model that it makes."""
 FREE_BYTES_NEEDED = 500 * 1024 * 1024
-"""Free disk space that every stage needs, besides its checkpoints."""
+"""Free disk space that every stage needs in addition to its checkpoints, bytes."""
 
 EXIT_TIMEOUT = 2.0
 """Seconds to wait for the process of a finished worker; other threads may keep it alive longer."""
@@ -68,7 +68,7 @@ class Jobs:
                 directory.write_error(str(error))
                 return self._finish(run, "failed", str(error))
             # Stored before the worker starts: a crash in between leaves a failed run, which can be
-            # retried, and never an unknown worker.
+            # retried, and not an unknown worker.
             runs.save(self._db, run)
         self._spawn(run, directory)
         return run
@@ -170,7 +170,7 @@ class Jobs:
         self._wait_for_end(run, directory)
 
     def _wait_for_end(self, run: Run, directory: RunDirectory) -> None:
-        """Show what a run that was asked to stop still does; kill it if that takes too long."""
+        """Report the progress of a run that was asked to stop; kill it if it takes too long."""
         grace = process.kill_if_late(directory, now())
         if grace is not None and run.message != (message := grace.sentence(runs.kind(run))):
             runs.set_message(self._db, run, message)
@@ -179,7 +179,7 @@ class Jobs:
         """A run that failed or was cancelled; ValueError for any other."""
         run = runs.get(self._db, run_id)
         if run.status not in ("failed", "cancelled"):
-            raise ValueError(f"{run_id} has {run.status}; only a stopped run can be resumed")
+            raise ValueError(f"{run_id} is {run.status}; only a stopped run can be resumed")
         return run
 
     def resume(self, run_id: str, overrides: Mapping[str, str] | None = None) -> Run:
@@ -204,7 +204,7 @@ class Jobs:
         leftovers = [directory.path / name for name in _ATTEMPT]
         _check_free_space(self._db.workspace, job, freed=sum(map(_size, leftovers)))
         inputs = directory.path / "inputs.new"
-        shutil.rmtree(inputs, ignore_errors=True)  # of a retry that was refused
+        shutil.rmtree(inputs, ignore_errors=True)  # left by a refused retry
         try:
             inputs.mkdir(parents=True)
             fill(inputs)
@@ -291,7 +291,7 @@ class Jobs:
             try:
                 child.wait(EXIT_TIMEOUT)
             except subprocess.TimeoutExpired:
-                # It has released the lock, so its work is done.
+                # The worker has released the lock, so its work is done.
                 self._lingering.append(child)
         if directory.result() is not None:
             return self._finish(replace(run, progress=1.0), "succeeded", None)
@@ -300,7 +300,7 @@ class Jobs:
             problem = (
                 f"; it ended with an error: {error}" if error not in (None, WAS_CANCELLED) else ""
             )
-            # Show its last progress instead of what it was waiting for.
+            # Show the worker's last progress instead of the message about waiting.
             events = directory.progress_events(run.attempt)
             run = replace(run, message=events[-1]["message"] if events else STARTING)
             return self._finish(run, "cancelled", f"cancelled by the researcher{problem}")
@@ -315,7 +315,7 @@ class Jobs:
 
 
 def _record(job: Job) -> Run:
-    """The stored run of a job, at its start."""
+    """The record of a job's run at its start."""
     return Run(
         id=job.run,
         stage=cast("Stage", job.stage),  # the record refuses a study's
@@ -353,17 +353,17 @@ def _check_free_space(workspace: Path, job: Job, *, freed: int = 0) -> None:
     free = shutil.disk_usage(workspace).free + freed
     if free < needed:
         raise ValueError(
-            f"the {job.stage} stage needs about {needed / 1e9:.1f} GB of free disk beside "
+            f"the {job.stage} stage needs about {needed / 1e9:.1f} GB of free disk space for "
             f"{workspace}, and {free / 1e9:.1f} GB are left; free some and retry"
         )
 
 
 def _policies_written(job: Job) -> int:
-    """Upper bound of what a stage writes, in sizes of the policy."""
+    """Upper bound on the disk space that a stage writes, in multiples of the policy's size."""
     if job.stage in ("sampling", "evaluate"):
         return 0
     if job.stage == "policy" and job.config.optimize.method == "ppo" and job.config.ppo.lora_rank:
-        return 2  # the model with its adapters merged; checkpoints hold the adapters alone
+        return 2  # the model with its adapters merged; checkpoints contain only the adapters
     return 8  # weights; two checkpoints with weights and both moments of Adam; a reserve
 
 

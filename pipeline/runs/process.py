@@ -1,4 +1,4 @@
-"""Worker processes: start one, and stop one, whoever started it.
+"""Starts worker processes, and stops them, even those that another process started.
 
 A worker that was asked to stop ends its step and writes a checkpoint.  `Jobs.poll` (jobs.py) calls
 `kill_if_late`, which kills it after `CANCEL_GRACE` seconds without progress, or twice its slowest
@@ -20,13 +20,14 @@ from pathlib import Path
 from pipeline.runs.rundir import LOCK_FD, RunDirectory
 
 CANCEL_GRACE = 60.0
-"""Minimum of seconds without progress after which a worker that was asked to stop is killed."""
+"""Minimum seconds without progress before a worker that was asked to stop is killed."""
 
 _STEPS_ALLOWED = 2.0
 """A step may take this many times as long as the slowest recent one."""
 _RECENT = 3
 _UNITS = {"ppo": "update", "rloo": "update", "dpo": "step", "reward": "step", "sft": "step"}
-"""By `Job.kind`, what a stage finishes before it stops with a checkpoint; others stop at once."""
+"""The unit of work that a stage finishes before it stops with a checkpoint, by `Job.kind`; other
+stages stop immediately."""
 
 
 @dataclass(frozen=True)
@@ -38,13 +39,13 @@ class Grace:
     step: float | None
     """Seconds of its slowest recent step; None if no step had ended before the request."""
     since: datetime
-    """Its last progress: the request, the end of a step, or a file of a checkpoint."""
+    """Time of the last progress: the request, the end of a step, or a file of a checkpoint."""
 
     def is_over(self, when: datetime) -> bool:
         return (when - self.since).total_seconds() > self.seconds
 
     def sentence(self, kind: str) -> str:
-        """What the studio waits for and how long at most."""
+        """What the worker does until it stops, and how long the studio waits at most."""
         unit = _UNITS.get(kind)
         limit = f"killed after {_span(self.seconds)} without progress"
         if unit is None:
@@ -103,7 +104,7 @@ def _grace(directory: RunDirectory, asked: datetime) -> Grace:
     times = [datetime.fromtimestamp(event["time"], UTC) for event in events]
     before, after = [t for t in times if t <= asked], [t for t in times if t > asked]
     steps = _seconds_between(before)[-_RECENT:]
-    # The current step counts with its duration so far; for the first step that is all there is.
+    # The current step counts with its duration so far, which is all there is in the first step.
     longest = max([*steps, *_seconds_between([(before or [begun])[-1], asked])])
     seconds = max(CANCEL_GRACE, _STEPS_ALLOWED * longest)
     # A worker that ends a second step ignores the request; its checkpoints do not extend the limit.

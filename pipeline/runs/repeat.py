@@ -1,7 +1,7 @@
-"""Repeated stages of a workspace, for studies.
+"""Repeats stages of a workspace, for studies.
 
-The database does not change, so a study can run beside a live server.  Each run is a worker with
-its own run directory; an interrupted study continues.
+The database does not change, so a study can run while the server runs.  Each run is a worker with
+its own run directory; an interrupted study can be continued.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Progress = Callable[[str], None]
 
 
 def newest_run(workspace: Path, stage: str, *, iteration: int | None = None) -> RunDirectory | None:
-    """The newest run of a stage that got its inputs, or None."""
+    """The newest run of a stage that has its inputs, or None."""
     found = [RunDirectory(path.parent) for path in workspace.glob("runs/*/job.json")]
     started = [d for d in found if _is_of(d.job(), stage, iteration) and any(d.inputs.iterdir())]
     return max(started, key=lambda d: (d.path / "job.json").stat().st_mtime, default=None)
@@ -54,14 +54,14 @@ def chosen_settings(source: RunDirectory, overrides: Mapping[str, Any]) -> Confi
     for name in ("ppo.start_from", "shaping.extra_reward_models"):
         if after[name] != before[name]:
             raise ValueError(
-                f"{name} chooses the models of a run, and this repeats the newest PPO run with the "
-                f"models that it had; train once with --set {name} (`launch.py iterate`) first"
+                f"{name} selects the models of a run, and this command repeats the newest PPO run "
+                f"with its models; train once with --set {name} (`launch.py iterate`) first"
             )
     return config
 
 
 def folder_of(place: Path, name: str) -> Path:
-    """The study's folder in `place`; ValueError unless the name is a plain folder name."""
+    """The study's folder `name` in `place`; ValueError unless the name is a plain folder name."""
     if not re.fullmatch(r"\w[\w .=+-]{0,99}", name):
         raise ValueError(
             f"--name {name!r} must be a plain folder name: letters, digits and -_.=+ (100 at most, "
@@ -98,11 +98,11 @@ def stoppable() -> Iterator[None]:
 def run_to_end(
     path: Path, job: Job, *, fill: Callable[[Path], Any], progress: Progress
 ) -> RunDirectory:
-    """Do a job in the run directory `path`, unless it is done; `fill(inputs)` writes its inputs.
+    """Run a job in the run directory `path`, unless it is done; `fill(inputs)` writes its inputs.
 
-    It continues from its checkpoint, if any, and stops with this process.  Raises ValueError if the
-    directory belongs to other models or settings (`worker.*` may differ), RuntimeError if the job
-    fails.
+    The job continues from its checkpoint, if any, and stops with this process.  Raises ValueError
+    if the directory belongs to other models or settings (`worker.*` may differ), RuntimeError if
+    the job fails.
     """
     path.mkdir(parents=True, exist_ok=True)
     directory = RunDirectory(path)
@@ -162,7 +162,7 @@ def _identity(job: Job) -> dict[str, Any]:
 
 
 def copy_inputs(source: RunDirectory, *names: str) -> Callable[[Path], None]:
-    """A `fill` that copies these files of another run's inputs; all of them when none is named."""
+    """A `fill` that copies these files of another run's inputs; all files if none is named."""
 
     def fill(inputs: Path) -> None:
         for path in [source.inputs / name for name in names] or source.inputs.iterdir():

@@ -1,6 +1,6 @@
 """Snapshots: the judgments that a reward model was trained on.
 
-"Train" freezes the judgments (`Preparation._give_judgments` in pipeline/loop/stage_inputs.py).  A
+"Train" freezes the judgments (`Preparation._write_judgments` in pipeline/loop/stage_inputs.py).  A
 judgment that arrives later is `waiting` for the next snapshot.  A judgment that is undone later
 stays in its snapshots, but not in the next one; the model is not trained again.
 """

@@ -1,11 +1,12 @@
-"""The demo's corpus: hand-written topics, ways to ask about them and styles to answer in.
+"""The demo's corpus: hand-written topics, ways to ask about them and styles of answers.
 
     topics_*.toml ──┬─ ask, name ─▶ phrasings (carriers.toml, noise.toml) ─▶ a question ─┐
                     └─ answer, tip, … ─▶ styles (styles.toml) ─▶ a response ─────────────┴▶ row
 
 `examples` are the rows of supervised fine-tuning.  `prompts` are shipped with the demo for PPO
-(train), evaluation (held-out) and audits.  No row of `examples` contains one of them, and held-out
-and audit prompts use carriers and paraphrases that training never sees.  Standard library only.
+(train), evaluation (held-out) and audits.  No row of `examples` contains one of these prompts, and
+held-out and audit prompts use carriers and paraphrases that are not in the training data.  Uses
+only the standard library.
 """
 
 from __future__ import annotations

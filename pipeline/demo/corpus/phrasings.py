@@ -22,7 +22,7 @@ _RARE = 3  # a word that at most this many topics use identifies a topic
 
 @dataclass(frozen=True)
 class Carriers:
-    """What people put around a question (`around`), a subject (`about`) or a claim (`claims`)."""
+    """Templates around a question (`around`), a topic's name (`about`) or a claim (`claims`)."""
 
     around: tuple[str, ...]
     about: tuple[str, ...]
@@ -50,7 +50,7 @@ def carry(carrier: str, question: str) -> str:
 
 
 def about(carrier: str, topic: Topic) -> str:
-    """A request about a topic's name; the name is capitalized where it opens the request."""
+    """A request about a topic's name; the name is capitalized at the start of the request."""
     text = carrier.format(name=topic.name)
     return text[0].upper() + text[1:]
 
@@ -62,7 +62,7 @@ def noisy_question(topic: Topic, rng: Random) -> str:
 
 
 def _question(topic: Topic, rng: Random) -> str:
-    """A trained phrasing as it stands."""
+    """A trained phrasing, unchanged."""
     return rng.choice(topic.ask if rng.random() < 0.68 else topic.situations)
 
 
@@ -102,7 +102,7 @@ def _disturbed(topic: Topic, rng: Random) -> str:
     words = []
     for word in _question(topic, rng).split():
         if rng.random() < 0.25:
-            words.append(_idle_word(rng))
+            words.append(_unrelated_word(rng))
         if _bare(word) in telling or rng.random() > 0.35:
             words.append(word)
     return _sentence(words, rng)
@@ -125,7 +125,7 @@ def _soup(topic: Topic, rng: Random) -> str:
     words = [rng.choice(_naming_words(topic))]
     if rng.random() < 0.5:
         words = rng.sample(telling, min(len(telling), rng.choice((2, 3, 4))))
-    words += [_idle_word(rng) for _ in range(rng.randint(0, 8))]
+    words += [_unrelated_word(rng) for _ in range(rng.randint(0, 8))]
     rng.shuffle(words)
     return _sentence(words, rng)
 
@@ -144,7 +144,7 @@ _WAYS = {
 }
 
 
-def _idle_word(rng: Random) -> str:
+def _unrelated_word(rng: Random) -> str:
     """A word unrelated to any topic: common, rare or made up."""
     kind = rng.random()
     if kind < 0.55:

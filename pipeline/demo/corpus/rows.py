@@ -18,10 +18,10 @@ _SYSTEM, _EARLIER_TURN = 0.05, 0.04
 
 
 def examples(rows: int = 20_000, seed: int = 0) -> Iterator[tuple[Messages, str, str]]:
-    """Yield `rows` times (messages, response, style), always the same for one `seed`.
+    """Yield `rows` tuples (messages, response, style), always the same for one `seed`.
 
-    Every row draws its topic, phrasing and style afresh.  4% of them ask what the demo does not
-    know (style "unsure"); some assert something false; some come with a system message or an
+    Every row draws a new topic, phrasing and style.  4% of the rows ask something that the demo
+    does not know (style "unsure"); some assert something false; some have a system message or an
     earlier turn.  No row's question is the text of a shipped prompt.
     """
     rng = Random(seed)
@@ -54,7 +54,7 @@ def _question(topic: Topic, asked: Asked, rng: Random) -> str:
 
 
 def _before(rng: Random) -> Messages:
-    """What stands before the question: mostly nothing."""
+    """The messages before the question; usually none."""
     messages = []
     if rng.random() < _SYSTEM:
         messages.append({"role": "system", "content": rng.choice(_systems())})

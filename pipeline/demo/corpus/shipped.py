@@ -33,7 +33,7 @@ class ShippedPrompt:
 
     @property
     def category(self) -> str:
-        """What the labelers see it filed under; claims stand apart, to study sycophancy."""
+        """The category shown to annotators; claims have their own, to study sycophancy."""
         return "false-claim" if self.kind == "false-claim" else self.topic.category
 
 
@@ -82,7 +82,7 @@ def _train() -> Iterator[ShippedPrompt]:
 
 
 def _unseen(split: Split) -> Iterator[ShippedPrompt]:
-    """For every topic a paraphrase and a question in a carrier, neither of them ever trained on."""
+    """For every topic, a paraphrase and a question in a carrier that are not in training rows."""
     assert split != "trained"
     rng = Random(split)
     mine = carriers(split)

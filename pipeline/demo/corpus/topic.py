@@ -13,19 +13,18 @@ _FOLDER = Path(__file__).parent
 FILES = tuple(sorted(_FOLDER.glob("*.toml")))
 """Every data file of the corpus, in a fixed order."""
 
-# Sentences are joined and put behind "I am not sure, but …": these first words keep their capital.
+# Sentences may follow "I am not sure, but …"; these first words keep their capital.
 _PROPER = {"I", "Pluto", "Venus", "LED", "Jupiter"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Topic:
-    """One everyday subject: how people ask about it and what may be answered.
+    """One everyday subject: how people ask about it, and sentences for answers.
 
-    `answer`, `curt`, `detail`, `tip` and `wrong` are whole sentences.  `ask` (plain questions,
-    which templates are made of) and `situations` (other ways to come to the subject) are trained
-    on, `unseen` never is: its first phrasing is held out, its second one is for audits.  A response
-    is on topic when it contains one of `keywords` (the beginning of a word; with a blank behind,
-    the whole word).
+    `answer`, `curt`, `detail`, `tip` and `wrong` are whole sentences.  Training rows use `ask`
+    (plain questions, which the templates contain) and `situations` (indirect questions), but not
+    `unseen`: its first phrasing is held out, its second is for audits.  A response is on topic if
+    it contains one of `keywords` (the beginning of a word; with a trailing space, the whole word).
     """
 
     name: str
@@ -50,7 +49,7 @@ class Topic:
 
     @property
     def trained(self) -> tuple[str, ...]:
-        """Every phrasing that training rows are made of."""
+        """Every phrasing that training rows use."""
         return self.ask + self.situations
 
     @cached_property
@@ -82,7 +81,7 @@ def _topic(table: dict[str, Any], *, category: str) -> Topic:
         different = ", ".join(sorted(set(table) ^ wanted))
         raise ValueError(f"topic {table.get('name')!r}: missing or unknown fields: {different}")
     if len(table["unseen"]) != 2:
-        raise ValueError(f"topic {table['name']!r}: unseen holds two paraphrases")
+        raise ValueError(f"topic {table['name']!r}: unseen must contain two paraphrases")
     lists = {key: tuple(table[key]) for key in ("ask", "situations", "unseen", "keywords")}
     return Topic(**{**table, **lists}, category=category)
 
@@ -93,6 +92,6 @@ def read_toml(name: str) -> dict[str, Any]:
 
 
 def uncapitalized(sentence: str) -> str:
-    """`sentence` as it reads behind "I am not sure, but …"."""
+    """`sentence` as it reads after "I am not sure, but …"."""
     first = sentence.split(maxsplit=1)[0].rstrip(",.:")
     return sentence if first in _PROPER else sentence[0].lower() + sentence[1:]

@@ -91,7 +91,7 @@ def test_a_line_that_cannot_be_read_is_a_warning_and_costs_no_other(
             (2, "note"),
             (3, "metrics"),
         ]
-        assert "what it reported is missing" in found[1]["message"]
+        assert "its event is missing" in found[1]["message"]
         with Report(directory) as report:
             assert report.seq == 3
             report.rewind(2)
