@@ -197,7 +197,7 @@ def test_what_is_no_reward_model_is_refused_before_anything_is_trained(
     tiny_tokenizer().save_pretrained(encodes)
     for path, says in [
         (speaks, f"{speaks} is a LlamaForCausalLM and no reward model"),
-        (two, f"{two} gives a text 2 numbers, and a reward model outputs one"),
+        (two, f"{two} outputs 2 numbers per text; a reward model outputs one"),
         (encodes, "is a BertForSequenceClassification without a layer called score"),
     ]:
         with pytest.raises(ValueError, match=says) as caught:
