@@ -357,9 +357,12 @@ def test_without_vllm_or_a_gpu_one_sentence_says_so(monkeypatch):
     ("settings", "message"),
     [
         ({"rollout_backend": "tgi"}, "must be one of own, transformers, vllm"),
-        ({"rollout_backend": "vllm", "top_p": 0.9}, "leave ppo.top_k, top_p"),
+        ({"rollout_backend": "vllm", "top_p": 0.9}, "does not support ppo.top_k, top_p"),
         ({"rollout_backend": "vllm", "lora_rank": 8}, "and lora_rank"),
-        ({"rollout_backend": "transformers", "sharding": "fsdp2"}, "needs ppo.rollout_backend='own'"),
+        (
+            {"rollout_backend": "transformers", "sharding": "fsdp2"},
+            "needs ppo.rollout_backend='own'",
+        ),
         ({"importance_cap": 0.5}, "importance_cap=0.5 must be at least 1"),
     ],
 )

@@ -127,8 +127,8 @@ def short_gpt2():
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        (scorer(12), "the critic knows 12 tokens and the policy 16"),
-        (short_gpt2(), "the critic reads 10 tokens, .* up to 11"),
+        (scorer(12), "the critic has a vocabulary of 12 tokens and the policy of 16"),
+        (short_gpt2(), "the critic's context is 10 tokens, .* up to 11"),
     ],
 )
 def test_a_critic_that_cannot_read_the_texts_is_refused(given, message):

@@ -65,14 +65,14 @@ def test_every_model_that_is_read_packed_is_tried(what):
     parts = {name: mistral(None) for name in ("model", "critic_model", "reference")}
     parts[{"policy": "model", "critic": "critic_model"}.get(what, what)] = mistral(3)
     assert not tiny_trainer(critic="separate", **parts).learner.packing
-    with pytest.raises(ValueError, match=rf"^ppo.packing='on', but the {what} gives other"):
+    with pytest.raises(ValueError, match=rf"^ppo.packing='on', but the {what} gives different"):
         tiny_trainer(critic="separate", packing="on", **parts)
     assert not tiny_trainer(critic="separate", packing="off", **parts).learner.packing
 
 
 def test_what_carries_state_is_not_packed_on_demand_either():
     model = MambaForCausalLM(MambaConfig(**SMALL)).eval()
-    with pytest.raises(ValueError, match=r"^ppo.packing='on', but the policy gives other"):
+    with pytest.raises(ValueError, match=r"^ppo.packing='on', but the policy gives different"):
         tiny_trainer(model=model, packing="on")
 
 

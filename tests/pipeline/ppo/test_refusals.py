@@ -25,12 +25,15 @@ def poisoned():
         ({"prompts": ["hello there"]}, "prompt 0 is 'hello there', not a list of token ids"),
         ({"prompts": [[2, 3], [2.5]]}, r"prompt 1 is '\[2.5\]', not a list"),
         ({"prompts": torch.tensor([[[2, 3]]])}, "prompt 0 is .* not a list"),
-        ({"reference": tiny_model(vocab=12)}, "the reference knows 12 tokens and the policy 16"),
+        (
+            {"reference": tiny_model(vocab=12)},
+            "the reference has a vocabulary of 12 tokens and the policy of 16",
+        ),
         ({"reference": "/no/such/model"}, "the reference '/no/such/model' cannot be loaded: "),
-        ({"model": poisoned()}, r"the policy's weight lm_head.weight holds NaN"),
-        ({"reference": poisoned()}, r"the reference's weight lm_head.weight holds NaN"),
-        ({"eos_token_ids": [99]}, r"eos_token_ids holds 99, .*0 to 15"),
-        ({"eos_token_ids": ["a"]}, "eos_token_ids holds 'a'"),
+        ({"model": poisoned()}, r"the policy's weight lm_head.weight contains NaN"),
+        ({"reference": poisoned()}, r"the reference's weight lm_head.weight contains NaN"),
+        ({"eos_token_ids": [99]}, r"eos_token_ids contains 99, .*0 to 15"),
+        ({"eos_token_ids": ["a"]}, "eos_token_ids contains 'a'"),
         ({"reward_weights": {"score": math.nan}}, r"reward_weights\['score'\]=nan"),
         ({"reward_weights": {"score": "a"}}, r"reward_weights\['score'\]='a'"),
         ({"reward_weights": ["score"]}, "must map component names to numbers"),
@@ -48,12 +51,12 @@ def test_refused_when_the_trainer_is_made(changes, message):
     [
         (7, "the reward is 7; it must be a callable of"),
         (lambda texts: [0.0] * len(texts), "it must be a callable of"),
-        (lambda *_: None, "returned 'None' .*one number a completion"),
+        (lambda *_: None, "returned 'None' .*one number per completion"),
         (lambda *_: 1.0, "returned '1.0'"),
         (lambda *_: "11", "returned '11'"),
         (lambda *_: {"a": None}, "component 'a'"),
-        (lambda *_: [None, None], "one number a completion"),
-        (lambda *_: np.zeros((2, 1)), "one number a completion"),
+        (lambda *_: [None, None], "one number per completion"),
+        (lambda *_: np.zeros((2, 1)), "one number per completion"),
         (lambda *_: [1e39, 0.0], r"returned 1e\+39"),
     ],
 )
@@ -76,7 +79,7 @@ def test_components_may_not_change_on_the_way():
     trainer = tiny_trainer(reward=lambda _, texts: {next(names): [0.0] * len(texts)})
     run = trainer.run()
     next(run)
-    with pytest.raises(ValueError, match="returned other, and score before"):
+    with pytest.raises(ValueError, match="returned other, but score before"):
         next(run)
 
 

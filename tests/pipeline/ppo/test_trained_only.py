@@ -105,7 +105,5 @@ def test_a_checkpoint_of_an_earlier_version_is_refused_in_a_sentence(tmp_path):
     del state["format"]  # it had none, and the whole model
     state["model"] = trainer.model.state_dict()
     save_checkpoint(tmp_path / "checkpoints", 3, state)
-    with pytest.raises(
-        ValueError, match=r"another version of the engine \(format 1.*start again from"
-    ):
+    with pytest.raises(ValueError, match=r"another version of the engine \(format 1.*start from"):
         next(trainer.run(resume=True))

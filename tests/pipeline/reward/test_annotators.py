@@ -351,7 +351,7 @@ def test_losses_outside_training_are_by_what_is_known_of_each_annotator():
 def test_nobody_is_said_to_read_the_buttons_the_other_way_for_noise():
     row = AnnotatorEstimate(annotator="a", slope=-0.2, slope_sd=0.2, weight=0.04, measured=9)
     [note] = notes_on_annotators([row])
-    assert "counted the other way" not in note.message
+    assert "sign is reversed" not in note.message
 
 
 def test_rows_and_warnings():

@@ -186,7 +186,7 @@ def test_an_ordinary_reward_model_gives_the_rewards_that_transformers_gives(tmp_
 
 def test_a_classifier_of_two_labels_is_no_reward_model(tmp_path):
     path = save_classifier(tmp_path / "two", labels=2)
-    with pytest.raises(ModelUnavailable, match="gives a text 2 numbers"):
+    with pytest.raises(ModelUnavailable, match="outputs 2 numbers per text"):
         RewardModel.load(path)
 
 

@@ -392,7 +392,7 @@ def test_dropout_is_off_while_a_reward_model_is_trained(name: str, tmp_path: Pat
 
 
 def test_a_language_model_is_no_reward_model(models: dict[str, str]):
-    with pytest.raises(ModelUnavailable, match="is a LlamaForCausalLM and no reward model"):
+    with pytest.raises(ModelUnavailable, match="is a LlamaForCausalLM, not a reward model"):
         load_network(models["reference"])
 
 

@@ -218,7 +218,7 @@ def test_bad_input_is_named():
     with pytest.raises(ValueError, match="acquisition 'best' must be one of bald, uncertainty"):
         choose("best", one, 1, seed=0)
     broken = outcome_probabilities(torch.tensor([[math.nan]]), 0.5)
-    with pytest.raises(ValueError, match="not a finite number"):
+    with pytest.raises(ValueError, match="a reward that is not finite"):
         Candidates(probabilities=broken, prompts=["p"])
     with pytest.raises(ValueError, match="2 pairs need three probabilities each"):
         Candidates(probabilities=torch.ones(4, 1, 3), prompts=["p", "q"])

@@ -175,7 +175,7 @@ def test_contrast_is_a_component_with_references_of_a_file(file, name):
         (['{"prompt": '], "cannot be read: "),
         ([{"prompt": "a", "honest": "b"}], "lacks the columns sycophantic"),
         ([REFERENCES[0], REFERENCES[0]], "row 2 of .* repeats the prompt"),
-        ([REFERENCES[0] | {"sycophantic": "rice is a GRASS"}], "row 1 .* same words on both"),
+        ([REFERENCES[0] | {"sycophantic": "rice is a GRASS"}], "row 1 .* same words in both"),
         ([REFERENCES[0], REFERENCES[1] | {"honest": None}], "row 2 of .* has an empty cell"),
     ],
 )

@@ -55,7 +55,7 @@ def test_flags_that_cannot_be_used_are_refused(file, tmp_path):
         read_flagged(tmp_path / "flags.xlsx")
     with pytest.raises(ValueError, match="all flags are on one prompt"):
         split_by_prompt([row(1, flagged=True)], held_out_share=0.5, seed=0)
-    with pytest.raises(ValueError, match="completions of both kinds"):
+    with pytest.raises(ValueError, match="must include both true and false"):
         split_by_prompt([row(n, flagged=True) for n in range(9)], held_out_share=0.5, seed=0)
 
 
