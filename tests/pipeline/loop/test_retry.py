@@ -196,7 +196,7 @@ def test_what_is_no_reward_model_is_refused_before_anything_is_trained(
     BertForSequenceClassification(shape).save_pretrained(encodes)
     tiny_tokenizer().save_pretrained(encodes)
     for path, says in [
-        (speaks, f"{speaks} is a LlamaForCausalLM and no reward model"),
+        (speaks, f"{speaks} is a LlamaForCausalLM, not a reward model"),
         (two, f"{two} outputs 2 numbers per text; a reward model outputs one"),
         (encodes, "is a BertForSequenceClassification without a layer called score"),
     ]:
