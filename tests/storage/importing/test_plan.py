@@ -13,6 +13,7 @@ from storage.importing import plan as planning
 from storage.importing.plan import Plan, plan_demonstrations, plan_prompts, plan_votes
 from storage.importing.votes import Answer, Vote
 from storage.records import Completion, Outcome, Prompt, PromptRole
+from storage.tables import pseudonyms
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 HOUR = timedelta(hours=1)
@@ -178,7 +179,8 @@ def test_a_prompt_keeps_its_role_and_who_does_not_learn_is_said(
     known: PromptRole, role: PromptRole
 ):
     """Of all pairs of roles: only those with a held-out or audit prompt make a difference."""
-    stored = {planning._ROLES: [{"id": FRUIT.id, "role": known}]}
+    read = known.encode().decode()  # an equal string, but another one than in the code
+    stored = {planning._ROLES: [{"id": FRUIT.id, "role": read}]}
     found = plan(vote(1, prompt=replace(FRUIT, role=role)), rows=stored)
     kept = f"{known} and keeps it"
     learns = {
@@ -253,3 +255,30 @@ def test_a_vote_older_than_the_stored_current_one_is_refused():
         assert [made.replaces for made in found.judgments.values()] == (["j0"] if fits else [])
         said = "ann judged this pair again later, on 2026-03-01"
         assert bad(found) == ([] if fits else [(1, said)])
+
+
+def test_a_vote_on_a_written_pair_belongs_to_its_comparison_and_keeps_its_own_id():
+    key = bytes(range(32))
+    here, elsewhere = vote(1), vote(2, item="x")
+    named = vote(3, annotator="bob", comparison="c-named")
+    written = pseudonyms.written_id(key, here.comparison_id())
+    rows = {
+        pseudonyms._KEY: [{"value": key.hex()}],
+        planning._COMPARISONS: [{"id": written}],
+    }
+    made = plan(here, elsewhere, named, rows=rows).judgments
+    assert {id: judgment.comparison for id, judgment in made.items()} == {
+        here.judgment_id(): written,
+        elsewhere.judgment_id(): elsewhere.comparison_id(),
+        named.judgment_id(): "c-named",
+    }
+
+
+@pytest.mark.parametrize("known", [False, True])
+def test_a_name_is_checked_unless_somebody_here_has_it(known: bool):
+    name = "o\u200bwner"
+    people = [{"id": "a-1", "name": name, "kind": "person"}] if known else []
+    found = plan(vote(1, annotator=name), rows={"SELECT id, name, kind FROM annotators": people})
+    assert ["U+200B" in reason for _, reason in bad(found)] == ([] if known else [True])
+    assert [each.annotator for each in found.judgments.values()] == (["a-1"] if known else [])
+    assert found.annotators == {}
