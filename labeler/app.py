@@ -141,7 +141,7 @@ class AdminCall(BaseModel):
 def _admin_routes(admin: Admin, *, done: Callable[[], None]) -> APIRouter:
     """Routes for programs with the admin token, which the access check has verified.
 
-    `done` is called after each command, because a command can sign somebody out.
+    `done` is called after each command, because a command can sign a user out.
     """
     routes = APIRouter()
 

@@ -29,7 +29,7 @@ _NOBODY = (
 # because each holds a thread that labeling needs too. Anonymous clients have separate places, so
 # that they do not block users who have an invite or have signed in before.
 _ONE_AT_A_TIME = threading.Lock()
-_STRANGERS = threading.BoundedSemaphore(4)
+_ANONYMOUS = threading.BoundedSemaphore(4)
 _KNOWN = threading.BoundedSemaphore(8)
 
 
@@ -54,7 +54,7 @@ def hash_password(password: str) -> str:
 
 
 def rehash_password(password: str) -> str:
-    """The Argon2id hash of a password that was just checked, whatever its length."""
+    """The Argon2id hash of a password that was just checked; any length is allowed."""
     with _turn(_KNOWN):
         return _ARGON2.hash(_as_bytes(password))
 
@@ -64,7 +64,7 @@ def check_password(password: str, stored: str | None, *, known: bool = False) ->
 
     `known`: the request comes from a browser in which the user has signed in before.
     """
-    with _turn(_KNOWN if known else _STRANGERS):
+    with _turn(_KNOWN if known else _ANONYMOUS):
         if stored is not None and _is_scrypt(stored):
             return _check_scrypt(password, stored)
         try:

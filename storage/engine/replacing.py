@@ -126,7 +126,7 @@ def finish(workspace: Path) -> Path | None:
     if gone_new:
         raise _incomplete(workspace, plan, gone_old, gone_new)
     for source, target in plan.renames(workspace)[done:]:
-        if source.exists():  # somebody may have deleted an old file
+        if source.exists():  # an old file may have been deleted
             move(source, target)
     remove(workspace / MARKER)
     return workspace / plan.aside if plan.present else None
@@ -143,7 +143,7 @@ def undo(workspace: Path) -> None:
     if gone_old:
         raise _incomplete(workspace, plan, gone_old, gone_new)
     for source, target in reversed(plan.renames(workspace)[:done]):
-        if target.exists():  # somebody may have deleted a new file
+        if target.exists():  # a new file may have been deleted
             move(target, source)
     remove(workspace / MARKER)
     for name in plan.files:
@@ -225,8 +225,8 @@ def _read(workspace: Path) -> Replacement:
         if aside := _moved_without_marker(workspace):
             raise StorageDamaged(
                 f"{workspace} has no {DATABASE} and no {JOURNAL}: a restore or rebuild was "
-                f"interrupted, and its marker {path} is gone. The old files are in {aside}, the new "
-                "ones end in .new: rename either set to the original names"
+                f"interrupted, and its marker {path} is gone. The old files are in {aside}, the "
+                "new ones end in .new: rename either set to the original names"
             )
         raise NotFound(f"no replacement of the files of {workspace} was interrupted")
     try:

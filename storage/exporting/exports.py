@@ -310,7 +310,7 @@ class _Dataset:
                 "trl-conversational keeps them as chats"
             )
         if self._format == "raw" and self._ties != "keep":
-            notes.append("raw has every judgment, ties and both-bad included, whatever --ties says")
+            notes.append("raw includes all judgments, ties and both-bad too, and ignores --ties")
         if formulas and self.contents.formulas:
             notes.append(
                 f"{self.contents.formulas} cells begin like a formula (= + - @), which a spreadsheet "

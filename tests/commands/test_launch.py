@@ -142,7 +142,7 @@ def test_status_says_what_stopped_and_what_goes_on(tmp_path: Path):
                      reason="out of memory")  # fmt: skip
         runs.save(db, failed)
     trouble = run("status", *here, "--json")["trouble"]
-    assert trouble.startswith("the reward stage stopped: out of memory. Go on with")
+    assert trouble.startswith("the reward stage stopped: out of memory. Continue with")
     assert "`retry`" in trouble
     assert "`resume`" not in trouble
     (here[1] / "runs" / "r" / "checkpoint" / "checkpoint-10").mkdir(parents=True)
@@ -195,7 +195,7 @@ def test_a_role_is_given_to_whatever_prompts_a_file_brings(tmp_path: Path):
     shown = write(tmp_path / "sft.jsonl", [{"prompt": "Q?", "response": "A."}])
     with pytest.raises(ValueError, match="demonstrations have the role sft; import them without"):
         run("import", "--sft", shown, "--role", "train", *here)
-    with pytest.raises(ValueError, match="--public is for datasets on a hub"):
+    with pytest.raises(ValueError, match="--public is for hub datasets"):
         run("export", "--public", "--out", tmp_path / "x.jsonl", *here)
 
 

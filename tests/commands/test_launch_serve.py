@@ -112,7 +112,7 @@ def test_the_address_that_is_printed_leads_to_the_listener(host: str, shown: str
 
 @pytest.mark.parametrize("port", [-5, 65536, 99999])
 def test_a_port_that_is_none_is_one_sentence(port: int):
-    with pytest.raises(ValueError, match=f"to 65535; {port} is none"):
+    with pytest.raises(ValueError, match=f"port {port} must be from 0"):
         listen("127.0.0.1", port)
 
 
