@@ -241,7 +241,7 @@ def test_what_is_taken_otherwise_than_it_says_is_told(db: Database, file: Any) -
     assert "no reward model learns" in told[1]
     assert f"stored as {WRITTEN}" in told[2]
     assert "repeats line 2" in told[3]
-    assert "judgments of this pair were imported" in told[4]
+    assert "this pair was imported with judgments" in told[4]
     assert queue.progress(db, "anybody", since=now()).remaining == 2
 
 

@@ -165,7 +165,7 @@ def test_an_undo_that_is_sent_again_undoes_nothing_more(db):
     assert judgments.undo(db, id="w", annotator="ann").id == "j1"
     assert judgments.undo(db, id="w", annotator="ann", replaces="j1").id == "j1"
     assert standing(db) == {"j0"}
-    with pytest.raises(Conflict, match="something else"):
+    with pytest.raises(Conflict, match="belongs to another undo"):
         judgments.undo(db, id="w", annotator="ann", replaces="j0")
 
 
@@ -176,7 +176,7 @@ def test_nobody_undoes_another_ones_label(db):
         judgments.undo(db, id="w", annotator="bob", replaces="j1")
     # … nor by giving an act of his own the id of that label.
     (d,) = lease(db, "bob")
-    with pytest.raises(Conflict, match="something else"):
+    with pytest.raises(Conflict, match="already used for other content"):
         judgments.skip(db, id="j1", comparison=d, annotator="bob")
     assert standing(db) == {"j1"}
 
@@ -269,7 +269,7 @@ def test_an_act_that_was_not_stored_leaves_its_id_free(db):
 
 def test_only_who_was_given_a_comparison_may_act_on_it(db):
     (c,) = lease(db, "ann")
-    with pytest.raises(NotLeased, match="never given"):
+    with pytest.raises(NotLeased, match="never leased"):
         judge(db, "j", c, "bob")
     with pytest.raises(NotLeased):
         judgments.skip(db, id="s", comparison=c, annotator="bob")

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import timedelta
-from pathlib import Path
 
 import pytest
 
@@ -37,12 +35,6 @@ from storage.tables import (
     tokens,
 )
 from tests.helpers.storage_world import fill
-
-
-@pytest.fixture
-def db(tmp_path: Path) -> Iterator[Database]:
-    with Database.open(tmp_path) as opened:
-        yield opened
 
 
 def test_annotators_have_one_name_each(db):
@@ -133,7 +125,7 @@ def test_a_token_is_good_until_it_is_spent_revoked_or_its_owner_disabled(db):
 def test_nobody_gets_a_secret_while_they_are_disabled(db, kind):
     annotators.add(db, Annotator(id="a", name="Ann"))
     annotators.set_disabled(db, "a", disabled=True)
-    with pytest.raises(Conflict, match="'Ann' is disabled; enable them first"):
+    with pytest.raises(Conflict, match="'Ann' is disabled; enable the account first"):
         tokens.issue(db, "a", kind, lifetime=None)
     assert db.read("SELECT * FROM tokens") == []
     annotators.set_disabled(db, "a", disabled=False)
@@ -232,7 +224,7 @@ def test_a_comparison_needs_two_stored_answers_to_its_prompt(db):
 
 
 def test_what_is_not_there_is_named(db):
-    for get in (prompts.get, comparisons.get, models.get, runs.get):
+    for get in (comparisons.get, models.get, runs.get):
         with pytest.raises(NotFound, match="'ghost'"):
             get(db, "ghost")
     with pytest.raises(NotFound, match="7"):
