@@ -17,6 +17,7 @@ import typer
 from commands.app import DEFAULT, AsJson, Sets, Workspace, app, log_progress, show
 from commands.studio import server_for
 from pipeline.config.sections import CONFIGS
+from pipeline.loop.settings_view import written
 from pipeline.ppo.settings import assignments
 from pipeline.runs.rundir import RunDirectory
 from pipeline.simulation import trials
@@ -132,7 +133,7 @@ def run_trial(
     arguments of `simulate`.
     """
     iterations, labels = arm.plan(*planned)
-    own = [f"{name}={text(value)}" for name, value in arm.settings.items()]
+    own = [f"{name}={written(value)}" for name, value in arm.settings.items()]
     planned_for = {"labels": f"labeling.labels={labels}", "seed": f"seed={seed}"}
     given = [setting for name, setting in planned_for.items() if name not in defaulted]
     implied = [setting for name, setting in planned_for.items() if name in defaulted]
@@ -172,8 +173,3 @@ def require_folder(folder: Path) -> None:
             f"{folder} is a workspace, and every run needs its own; name a folder for the runs "
             "with --workspace"
         )
-
-
-def text(value: Any) -> str:
-    """A setting's value in the form that `--set` reads."""
-    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -23,7 +23,7 @@ from pipeline.simulation.preference import load_gold, score
 from pipeline.studies import compare, compare_report, sweep
 from storage.analysis.intervals import NORMAL
 from storage.gate_report import GateReport, Standing
-from storage.reports import from_json
+from storage.reports import SettingView, from_json
 
 MAX_BETA = 1e6
 """Far above any useful value, and far below the values at which a loss overflows."""
@@ -201,11 +201,12 @@ def settings_command(
 ) -> None:
     """List every setting with its value, its default and its meaning."""
     if workspace is None:
-        found = [asdict(each) for each in form(Config())]
+        found = form(Config())
     else:
         with connect(workspace) as target:
-            found = target.call("settings")
-    typer.echo(json.dumps(found) if as_json else "\n".join(map(as_lines, found)))
+            found = [from_json(SettingView, each) for each in target.call("settings")]
+    lines = json.dumps(list(map(asdict, found))) if as_json else "\n".join(map(as_lines, found))
+    typer.echo(lines)
 
 
 def _account() -> str:

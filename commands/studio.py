@@ -26,7 +26,7 @@ from storage.engine.database import Database
 from storage.engine.workspace import SERVER, read_server
 from storage.errors import WorkspaceLocked
 from storage.records import Prompt
-from storage.reports import LoopState, RewardReport
+from storage.reports import LoopState, SettingView, from_json
 from storage.status import Status, status
 from storage.tables import prompts
 
@@ -58,7 +58,7 @@ class Studio:
         self.commands.register("settings", lambda: [asdict(s) for s in self.loop.settings()])
         self.commands.register("gate", self.loop.gate)
         self.commands.register("gate.override", self.loop.override_gate)
-        self.commands.register("reward.report", self._reward_report)
+        self.commands.register("reward.report", self.loop.reports.report)
         self.commands.register("status", self._status)
 
     def call(self, command: str, **arguments: Any) -> Any:
@@ -72,9 +72,6 @@ class Studio:
 
     def _retry(self, overrides: dict[str, str] | None = None) -> None:
         self.loop.retry(self.loop.stopped().id, overrides, by_operator=True)
-
-    def _reward_report(self, model: str | None = None) -> RewardReport:
-        return self.loop.reports.report(model)
 
     def _status(self) -> Status:
         """The workspace's status; `trouble` says why the loop cannot continue."""
@@ -125,10 +122,10 @@ class Remote:
 
 
 @contextmanager
-def connect(workspace: Path, sets: list[str] | None = None) -> Iterator[Target]:
+def connect(workspace: Path) -> Iterator[Target]:
     """The open workspace, or the server that has it open."""
     try:
-        studio = Studio(workspace, load_settings(workspace, [], sets or []))
+        studio = Studio(workspace, load_settings(workspace, [], []))
     except WorkspaceLocked:
         if not (workspace / SERVER).exists():
             raise
@@ -159,7 +156,8 @@ def server_for(
             named = assignments(sets[len(defaults) :]).keys() | {
                 s.name for s in Config.load(files).settings() if s.value != s.default
             }
-            if other := disagreeing(config, named, server.call("settings")):
+            running = [from_json(SettingView, each) for each in server.call("settings")]
+            if other := disagreeing(config, named, running):
                 raise ValueError(
                     f"the server that has {workspace} open runs with {', '.join(other)}; stop it, "
                     "or leave out the settings that differ"

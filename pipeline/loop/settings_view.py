@@ -89,30 +89,26 @@ def _kind(value: Any) -> Literal["int", "float", "str", "bool"]:
     return "str"
 
 
-def as_lines(found: Mapping[str, Any]) -> str:
-    """Two lines on a setting (a `SettingView` as a dict), with values in the syntax of `--set`."""
-    value, default = (_written(found[key]) for key in ("value", "default"))
+def as_lines(found: SettingView) -> str:
+    """Two lines on a setting, with values in the syntax of `--set`."""
+    value, default = written(found.value), written(found.default)
     other = f"  (default: {default})" if value != default else ""
-    choices = f" One of {', '.join(found['choices'])}." if found["choices"] else ""
-    return f"{found['name']}={value}{other}\n    {found['help']}{choices}"
+    choices = f" One of {', '.join(found.choices)}." if found.choices else ""
+    return f"{found.name}={value}{other}\n    {found.help}{choices}"
 
 
-def _written(value: int | float | str | bool) -> str:
+def written(value: int | float | str | bool) -> str:
+    """A setting's value as `--set` reads it."""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def disagreeing(
-    asked: Config, names: Collection[str], running: Sequence[Mapping[str, Any]]
-) -> list[str]:
-    """The settings of these names that differ in a running loop, as "NAME=THE LOOP'S VALUE".
-
-    `running` are its `SettingView`s as dicts.
-    """
+def disagreeing(asked: Config, names: Collection[str], running: Sequence[SettingView]) -> list[str]:
+    """The settings of these names that differ in a running loop, as "NAME=THE LOOP'S VALUE"."""
     wanted = {each.name: each.value for each in form(asked)}
     return [
-        f"{each['name']}={_written(each['value'])}"
+        f"{each.name}={written(each.value)}"
         for each in running
-        if each["name"] in names and each["value"] != wanted[each["name"]]
+        if each.name in names and each.value != wanted[each.name]
     ]
 
 

@@ -20,7 +20,6 @@ def load_causal_lm(
     *,
     device: torch.device | str = "cpu",
     dtype: torch.dtype = torch.float32,
-    model_class: Any = AutoModelForCausalLM,
 ) -> Any:
     """Load a causal language model from a local directory or the hub, in eval mode on `device`.
 
@@ -29,7 +28,7 @@ def load_causal_lm(
     """
     path = require_model(name)
     with explaining_load_errors(name):
-        model: PreTrainedModel = model_class.from_pretrained(
+        model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
             path, dtype=dtype, trust_remote_code=False
         )
     without_dropout(model)

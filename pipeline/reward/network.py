@@ -199,21 +199,19 @@ def from_language_model(path: str, chat: ChatTokenizer, *, heads: int = 1) -> An
     return network
 
 
-def load_network(path: str | Path, dtype: torch.dtype = torch.float32) -> Any:
+def load_network(path: str | Path) -> Any:
     """Load Kitestring's reward network or a transformers model with one label.
 
     Raises `ModelUnavailable` for a directory that contains neither.
     """
     require_reward_model(str(path))
-    network, missing = _load(str(path), dtype=dtype, fresh=False)
+    network, missing = _load(str(path), fresh=False)
     if missing:
         raise ModelUnavailable(f"{path} is not a reward model: it lacks {', '.join(missing)}")
     return network
 
 
-def _load(
-    path: str, *, fresh: bool, heads: int | None = None, dtype: torch.dtype = torch.float32
-) -> tuple[Any, list[str]]:
+def _load(path: str, *, fresh: bool, heads: int | None = None) -> tuple[Any, list[str]]:
     """The network and the names of tensors that `path` should have had."""
     resolved = require_model(path)
     with explaining_load_errors(path):
@@ -224,7 +222,7 @@ def _load(
     kind = network_class(type(config), fresh=fresh, stock=stock)
     with explaining_load_errors(path):
         network, info = kind.from_pretrained(
-            resolved, config=config, dtype=dtype, output_loading_info=True
+            resolved, config=config, dtype=torch.float32, output_loading_info=True
         )
     without_dropout(network)
     return network.eval(), sorted(info["missing_keys"])

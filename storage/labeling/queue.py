@@ -43,7 +43,6 @@ def lease_next(
     annotator: str,
     n: int,
     *,
-    iteration: int | None = None,
     holding: Sequence[str] = (),
     lifetime: timedelta = LEASE_LIFETIME,
 ) -> list[LeasedPair]:
@@ -54,8 +53,7 @@ def lease_next(
     same pairs again, and so does an undo.  Pairs that another annotator has judged come next, then
     the others by position.  A pair is not leased to more annotators at a time than it wants
     judgments.  Leases on `holding` are extended when half their time is over; beyond `MAX_LEASES`
-    the oldest leases end.  The result is empty if no pair is left for the annotator, or if
-    `iteration` is not the one that is being labeled.
+    the oldest leases end.  The result is empty if no pair is left for the annotator.
     """
     n = max(0, min(n, AT_ONCE))
     named = set(holding)
@@ -63,8 +61,6 @@ def lease_next(
     def operation(tx: Transaction) -> tuple[list[Comparison], list[str]]:
         cache = tx.observer(QueueCache)
         cache.load(tx)
-        if iteration not in (None, cache.iteration):
-            return [], []
         moment = tx.now()
         unanswered = cache.unanswered(annotator, moment)
         again = [item for item in unanswered if item.comparison.id not in named][:n]

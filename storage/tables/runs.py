@@ -34,7 +34,7 @@ _SAY = "UPDATE runs SET message = $message WHERE id = $run"
 _METRICS = """
     WITH chosen AS (
         SELECT step, name, value, seq FROM metrics
-        WHERE run = $run AND ($names IS NULL OR list_contains($names, name))
+        WHERE run = $run
         QUALIFY row_number() OVER (PARTITION BY name, step ORDER BY seq DESC) = 1),
     numbered AS (
         SELECT *, row_number() OVER (PARTITION BY name ORDER BY step) AS place,
@@ -181,12 +181,9 @@ def ingest(
     db.write(operation)
 
 
-def metrics(
-    db: Database, run: str, names: Sequence[str] | None = None, points: int = 400
-) -> pandas.DataFrame:
+def metrics(db: Database, run: str, points: int = 400) -> pandas.DataFrame:
     """Metrics as columns step, name, value; more than `points` rows per name are thinned evenly."""
-    chosen = None if names is None else list(names)
-    return db.cursor().execute(_METRICS, {"run": run, "names": chosen, "points": points}).df()
+    return db.cursor().execute(_METRICS, {"run": run, "points": points}).df()
 
 
 def notes(db: Database, run: str, kind: str | None = None) -> list[RunNote]:
