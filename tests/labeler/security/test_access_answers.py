@@ -227,8 +227,9 @@ def test_a_path_that_a_file_server_would_interpret_is_refused(studio, path):
 @pytest.mark.parametrize("name", ["x-forwarded-host", "x-gradio-server"])
 def test_gradio_is_told_its_address_by_the_public_proxy_alone(studio, name):
     def passed(path: str, value: str) -> bool:
-        studio.ask("GET", path, "ben", **{name: value})
-        assert (b"cookie", b"ben") in studio.headers
+        studio.ask("GET", path, "ben", **{name: value, "x-other": "1"})
+        # All others stay.
+        assert {(b"cookie", b"ben"), (b"x-other", b"1")} < set(studio.headers)
         return (name.encode(), value.encode()) in studio.headers
 
     assert not passed("/label/", "evil.example")
@@ -252,8 +253,14 @@ def test_a_call_is_checked_before_gradio_sees_it(studio):
     assert studio.ask("POST", "/label/api/skip", "rosa", b'{"fn_index": 2}', **OURS)[0] == 200
 
 
+def test_another_host_name_is_refused(studio):
+    status, body, _ = studio.ask("GET", "/healthz", host="evil.example")
+    assert (status, b"evil.example" in body, studio.reached) == (400, True, [])
+
+
+@pytest.mark.parametrize("who", [b"", b"ben"])
 @pytest.mark.parametrize("begun", [False, True])
-def test_a_defect_is_answered_unless_an_answer_has_begun(studio, begun):
+def test_a_defect_is_answered_unless_an_answer_has_begun(studio, begun, who):
     """Two beginnings of one answer would be a defect of their own; the error goes to the log."""
     sent: list[Any] = []
 
@@ -267,7 +274,8 @@ def test_a_defect_is_answered_unless_an_answer_has_begun(studio, begun):
 
     studio.app = broken
     scope = {
-        "type": "http", "method": "GET", "path": "/healthz", "headers": [(b"host", b"testserver")],
+        "type": "http", "method": "GET", "path": "/healthz",
+        "headers": [(b"host", b"testserver"), (b"cookie", who)],
     }  # fmt: skip
     with pytest.raises(RuntimeError, match="42"):
         asyncio.run(studio.middleware(scope, None, send))  # type: ignore[arg-type]

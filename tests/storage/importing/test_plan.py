@@ -257,15 +257,15 @@ def test_a_vote_older_than_the_stored_current_one_is_refused():
         assert bad(found) == ([] if fits else [(1, said)])
 
 
-def test_a_vote_on_a_written_pair_belongs_to_its_comparison_and_keeps_its_own_id():
+def test_a_vote_on_a_written_pair_belongs_to_its_comparison_and_keeps_its_own_id(
+    monkeypatch: pytest.MonkeyPatch,
+):
     key = bytes(range(32))
+    monkeypatch.setattr(planning, "known_key", lambda _: key)
     here, elsewhere = vote(1), vote(2, item="x")
     named = vote(3, annotator="bob", comparison="c-named")
     written = pseudonyms.written_id(key, here.comparison_id())
-    rows = {
-        pseudonyms._KEY: [{"value": key.hex()}],
-        planning._COMPARISONS: [{"id": written}],
-    }
+    rows = {planning._COMPARISONS: [{"id": written}]}
     made = plan(here, elsewhere, named, rows=rows).judgments
     assert {id: judgment.comparison for id, judgment in made.items()} == {
         here.judgment_id(): written,
