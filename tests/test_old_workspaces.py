@@ -28,6 +28,7 @@ from typer.testing import CliRunner
 import launch
 from commands.studio import Studio
 from pipeline.loop.workspace_config import load_settings
+from storage.reports import LoopState
 
 POLICY_PHASE = "policy"
 """What the phase and the stage that train the policy are called today."""
@@ -408,7 +409,7 @@ def test_a_training_that_an_old_version_began_is_resumed(old: Path):
     assert [step for step, _ in before] == [*range(1, CANCELLED_AT + 1)]
     with opened(old) as studio:
         studio.call("resume")
-        assert after(studio, POLICY_PHASE)["phase"] == "evaluating"
+        assert after(studio, POLICY_PHASE).phase == "evaluating"
         resumed = told_of_policy_run(studio)
     assert (resumed["status"], resumed["attempt"]) == ("succeeded", 2)
     after_it = rows(old, reported)
@@ -441,11 +442,11 @@ def log_of(workspace: Path, name: str) -> str:
     return (workspace / "runs" / name / "log.txt").read_text()
 
 
-def after(studio: Any, phase: str) -> dict[str, Any]:
+def after(studio: Studio, phase: str) -> LoopState:
     """Where the loop stands once it has left a phase."""
     deadline = time.monotonic() + _TIMEOUT
-    while (state := studio.advance())["phase"] == phase:
-        assert state["blocked"] is None, state
+    while (state := studio.advance()).phase == phase:
+        assert state.blocked is None, state
         assert time.monotonic() < deadline, state
         time.sleep(0.1)
     return state
