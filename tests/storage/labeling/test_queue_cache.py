@@ -11,8 +11,8 @@ from storage.engine.database import Database
 from storage.errors import NotFound
 from storage.labeling import judgments, queue
 from storage.labeling.queue_cache import Lease, QueueCache, QueueItem
-from storage.records import WRITTEN, Annotator, Comparison, Flag, Judgment, Skip
-from storage.tables import annotators
+from storage.records import WRITTEN, Annotator, Comparison, Flag, Iteration, Judgment, Skip
+from storage.tables import annotators, iterations
 from tests.helpers.storage_world import fill
 
 NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
@@ -171,6 +171,16 @@ def test_pairs_written_elsewhere_are_served_beside_the_iterations_own(db):
     assert lease(db, "ann", 2) == ["c1-0", "w"]
     judge(db, "w", "ann")
     assert lease(db, "ann", 2) == ["c1-0"]
+
+
+def test_an_iteration_is_served_when_its_sampling_ends(db):
+    """Its pairs are stored before, while people label those of the one before it."""
+    fill(db, 1)
+    fill(db, 1, iteration=2)
+    iterations.save(db, Iteration(number=2, phase="sampling"))
+    assert lease(db, "ann", 2) == ["c1-0"]
+    iterations.save(db, Iteration(number=2, phase="labeling"))
+    assert lease(db, "ann", 2) == ["c2-0"]
 
 
 def test_a_pair_with_more_answers_than_wanted_is_with_nobody(db):
