@@ -197,6 +197,21 @@ def test_a_pair_with_more_answers_than_wanted_is_with_nobody(db):
     assert lease(db, "dan") == []
 
 
+def test_who_holds_what_is_known_when_the_tables_are_read_again(db):
+    fill(db, 3)
+    judged, held = lease(db, "bob", 2)
+    judge(db, judged, "bob")
+
+    def of_bob(tx) -> list[str]:
+        cache = tx.observer(QueueCache)
+        cache.forget()
+        cache.load(tx)
+        return [item.comparison.id for item in cache.unanswered("bob", tx.now())]
+
+    assert db.write(of_bob) == [held]
+    assert queue.leased_to_others(db, "ann") == 1
+
+
 def test_half_finished_pairs_come_first_and_each_group_by_position(db):
     fill(db, 4, wanted=2)
     for pair in reversed(lease(db, "ann", 4)[2:]):
