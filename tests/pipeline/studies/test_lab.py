@@ -98,8 +98,8 @@ def test_arms_are_compared_with_the_unpenalized_one_at_equal_kl(tmp_path):
     arms = [arm(NO_PENALTY, 0.8, 2.1), arm("rules", 0.4, 1.7), arm("contrast", 0.2, 1.5)]
     found = findings(testbed, PolicyMeasurement(at=0, measured=measured(0.6, 0.0)), arms)
     rows = {row.arm: row for row in found.arms}
-    assert rows["rules"].of_unpenalised == pytest.approx(0.5)  # .4 / .8
-    assert rows["contrast"].of_unpenalised == pytest.approx(0.25)
+    assert rows["rules"].of_unpenalized == pytest.approx(0.5)  # .4 / .8
+    assert rows["contrast"].of_unpenalized == pytest.approx(0.25)
     # Within a fifth of 2 nats: 1.6 to 2.4.
     assert [row.equal_kl for row in found.arms] == [True, True, False]
     table = format_lab(found, tmp_path / "plot.svg")

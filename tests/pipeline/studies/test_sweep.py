@@ -58,8 +58,10 @@ def test_a_policy_that_did_not_move_wins_nothing(tmp_path):
     assert summary([HELD, lucky], 6).best == 0.1
     found = summary([lucky, STUCK], 6)
     assert (found.best, found.lead) == (None, None)
-    assert "no winner: with every β the policy stayed at the reference" in format_sweep(found, tmp_path)
-    assert "no winner: no β that moved the policy was within 3" in format_sweep(
+    assert "no winner: with every β the policy stayed at the reference" in format_sweep(
+        found, tmp_path
+    )
+    assert "no winner: no policy that moved stayed within 3" in format_sweep(
         summary([FREE], 3), tmp_path
     )
 
