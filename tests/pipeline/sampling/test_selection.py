@@ -212,7 +212,7 @@ def test_narrow_keeps_lengths_on_average():
 
 def test_bad_input_is_named():
     one = pool(5, members=1)
-    with pytest.raises(ValueError, match="bald compares at least 2 members"):
+    with pytest.raises(ValueError, match="bald needs at least 2 members"):
         choose("bald", one, 1, seed=0)
     assert len(choose("uncertainty", one, 1, seed=0)) == 1
     with pytest.raises(ValueError, match="acquisition 'best' must be one of bald, uncertainty"):
