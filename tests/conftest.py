@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -52,9 +53,17 @@ def pytest_xdist_auto_num_workers() -> int:
     return max(2, round(1.5 * (os.cpu_count() or 1)))
 
 
+@pytest.fixture(scope="session")
+def empty_workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A closed workspace without records: a copy opens in half the time that a new one takes."""
+    workspace = tmp_path_factory.mktemp("empty") / "workspace"
+    Database.open(workspace).close()
+    return workspace
+
+
 @pytest.fixture
-def db(tmp_path: Path) -> Iterator[Database]:
-    with Database.open(tmp_path / "workspace") as db:
+def db(empty_workspace: Path, tmp_path: Path) -> Iterator[Database]:
+    with Database.open(shutil.copytree(empty_workspace, tmp_path / "workspace")) as db:
         yield db
 
 

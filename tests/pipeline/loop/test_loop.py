@@ -58,12 +58,6 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def db(tmp_path: Path) -> Iterator[Database]:
-    with Database.open(tmp_path / "workspace") as database:
-        yield database
-
-
-@pytest.fixture
 def loop(db: Database, tiny: Path) -> Iterator[Loop]:
     made = Loop(db, Config().override(SETTINGS | {"model.name": str(tiny)}))
     yield made

@@ -272,7 +272,7 @@ def test_outputs_that_cannot_be_taken_over_are_a_failure_to_retry(loop: Loop, wo
     runs.save(world, replace(run, status="succeeded", reason=None))
     assert loop.advance() == "sampling"
     failed = loop.stopped()
-    assert (failed.id, failed.reason) == (run.id, "sampling made no comparisons")
+    assert (failed.id, failed.reason) == (run.id, "sampling produced no comparisons")
     assert (made.result(), made.failure()) == (None, failed.reason)
     loop.retry(run.id, {"sampling.temperatures": "[1.0, 0.5]"})
     assert job(world, run).config.sampling.temperatures == (1.0, 0.5)

@@ -209,12 +209,6 @@ def serving(app: FastAPI):
             thread.join(timeout=10)
 
 
-@pytest.fixture
-def db(tmp_path):
-    with Database.open(tmp_path / "workspace") as opened:
-        yield opened
-
-
 def stored(db: Database):
     """Every judgment with the two texts: annotator's name, outcome, gold of first and second."""
     rows = db.read(

@@ -6,9 +6,7 @@ import sys
 import threading
 import uuid
 from collections import Counter
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 
 import pytest
 
@@ -20,12 +18,6 @@ from storage.labeling.text_cache import TextCache
 from storage.records import Comparison, Iteration
 from storage.tables import iterations
 from tests.helpers.storage_world import fill
-
-
-@pytest.fixture
-def db(tmp_path: Path) -> Iterator[Database]:
-    with Database.open(tmp_path) as opened:
-        yield opened
 
 
 def lease(db: Database, who: str, n: int = 1, **more) -> list[str]:
