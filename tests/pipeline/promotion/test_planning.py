@@ -97,7 +97,7 @@ def test_a_plan_is_the_same_each_time_and_reads_as_a_sentence():
     assert "85 judgments show it in 80% of cases" in text
     assert f"{found.e_process.mean} judgments on average" in text
     assert "correlate" not in text
-    assert "correlate by 0.3" in format_plan(plan(Scenario(win_rate=0.7, per_prompt=2)))
+    assert "assumed correlation 0.3" in format_plan(plan(Scenario(win_rate=0.7, per_prompt=2)))
 
 
 @pytest.mark.parametrize(
