@@ -292,7 +292,7 @@ def test_predictions_that_cannot_be_taken_over_leave_no_reward_model_behind(
     made.write_result({})
     runs.save(world, replace(run, status="succeeded", reason=None))
     assert loop.advance() == "reward"
-    assert "the prediction for c1 must be a share" in (loop.stopped().reason or "")
+    assert "the prediction for c1 must be" in (loop.stopped().reason or "")
     assert models.listing(world) == before
     assert made.model.exists()
 
@@ -434,7 +434,7 @@ def test_fine_tuning_that_was_given_up_blocks_nothing(untuned: Loop, db: Databas
 def test_retrying_without_fine_tuning_takes_the_base_model(untuned: Loop, db: Database):
     untuned.retry(untuned.stopped().id, {"sft.enabled": "false"})
     untuned.advance()
-    assert "as it is" in models.get(db, "sft-1").name
+    assert "base model" in models.get(db, "sft-1").name
     assert untuned.blocked_by() is None
     untuned.advance()
     assert runs.listing(db)[-1].stage == "sampling"
