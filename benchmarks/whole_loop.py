@@ -32,8 +32,9 @@ from typing import Any
 
 from benchmarks.common import ROOT, markdown
 from benchmarks.seeds import run_seeds
-from commands.simulate import run_trial, stop_workers, text
+from commands.simulate import run_trial, stop_workers
 from pipeline.config.sections import CONFIGS
+from pipeline.loop.settings_view import written
 from pipeline.simulation.trials import FULL, NAIVE, Estimate, TrialArm, paired
 
 RESULTS = ROOT / "benchmarks" / "results" / "whole_loop"
@@ -48,7 +49,7 @@ SETTINGS: dict[str, Any] = {
     "ppo.score_scaling": "none",
     "ppo.kl_weight": 0.03,
 }
-"""Settings of all arms in addition to the demo's.  Steps are large and the KL limit is loose, which
+"""Settings of all arms in addition to the demo's.  Steps are large and the KL penalty is weak, which
 exposes a wrong reward.  Rewards keep their scale, which is small for a reward model that has
 learned little (`reward.calibrate`)."""
 CEILING = TrialArm(
@@ -75,7 +76,7 @@ def run(
     `size`: iterations, and labels in each.
     """
     planned = (1, min(CEILING_LABELS, size[1])) if arm is CEILING else size
-    chosen = [f"{name}={text(value)}" for name, value in {**SETTINGS, **settings}.items()]
+    chosen = [f"{name}={written(value)}" for name, value in {**SETTINGS, **settings}.items()]
     started = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="kitestring-loop-") as folder:
         place = Path(folder) / "workspace"
