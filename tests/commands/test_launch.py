@@ -15,7 +15,7 @@ import httpx
 import pytest
 from typer.testing import CliRunner
 
-from commands.main import app
+from commands.main import app, main
 from pipeline.config.sections import Config
 from storage import records
 from storage.engine.backup import backup
@@ -314,15 +314,26 @@ def test_training_without_labels_is_refused_in_a_sentence(tmp_path: Path):
         run("iterate", "--set", "sampling.top_p=0.5", "--workspace", place)
 
 
-def test_mistakes_end_in_one_sentence_and_status_1(tmp_path: Path):
-    def fails(*arguments: str) -> str:
-        command = [sys.executable, "launch.py", *arguments, "--workspace", str(tmp_path / "w")]
-        ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-        assert ended.returncode == 1, ended.stderr
-        assert ended.stderr.count("\n") == 1
-        return ended.stderr
+def test_mistakes_end_in_one_sentence_and_status_1(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    place = ("--workspace", str(tmp_path / "w"))
 
-    assert "is not a workspace; make one with" in fails("status")
+    def fails(*arguments: str) -> str:
+        monkeypatch.setattr(sys, "argv", ["launch.py", *arguments, *place])
+        before = signal.getsignal(signal.SIGTERM)
+        with pytest.raises(SystemExit) as ended:
+            main()
+        signal.signal(signal.SIGTERM, before)
+        assert ended.value.code == 1
+        said = capsys.readouterr().err
+        assert said.count("\n") == 1
+        return said
+
+    command = [sys.executable, "launch.py", "status", *place]
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stderr) == (1, fails("status"))
+    assert "is not a workspace; make one with" in ended.stderr
     assert "needs a value" in fails("init", "--set", "ppo.lr")
     assert "no/such/model" in fails("init", "--model", "./no/such/model")
     for weights, said in (
