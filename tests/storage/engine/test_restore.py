@@ -643,26 +643,40 @@ def command(*arguments: str) -> str:
     return CliRunner().invoke(app, arguments, catch_exceptions=False).output
 
 
-def restores_by_files_in_place(place: Path, tmp_path: Path) -> dict[frozenset[str], Path]:
+@pytest.fixture(scope="module")
+def interrupted_restores(
+    templates: Path, tmp_path_factory: pytest.TempPathFactory
+) -> dict[frozenset[str], Path]:
     """Interrupted restores, one for each set of old and new files that are in place."""
+    place = tmp_path_factory.mktemp("interrupted")
     left: dict[frozenset[str], Path] = {}
-    counted = shutil.copytree(place / "old", tmp_path / "counted")
+    counted = shutil.copytree(templates / "old", place / "counted")
     with stopping() as steps:
-        restore(place / "copy", counted)
+        restore(templates / "copy", counted)
     begin = next(n for n, (_, a) in enumerate(steps.calls) if str(a[-1]).endswith(replacing.MARKER))
     for at in range(begin, len(steps)):
-        workspace = shutil.copytree(place / "old", tmp_path / f"at-{at}")
+        workspace = shutil.copytree(templates / "old", place / f"at-{at}")
         with stopping(at), pytest.raises(Killed):
-            restore(place / "copy", workspace)
+            restore(templates / "copy", workspace)
         names = frozenset(path.name for path in workspace.iterdir() if path.name != LOCK)
         if replacing.MARKER in names:
             left.setdefault(names, workspace)
     return left
 
 
-def test_every_door_names_the_ways_out_wherever_a_restore_was_interrupted(place, tmp_path):
+@pytest.fixture
+def left(
+    interrupted_restores: dict[frozenset[str], Path], tmp_path: Path
+) -> dict[frozenset[str], Path]:
+    """Copies of them for one test."""
+    return {
+        names: shutil.copytree(workspace, tmp_path / workspace.name)
+        for names, workspace in interrupted_restores.items()
+    }
+
+
+def test_every_door_names_the_ways_out_wherever_a_restore_was_interrupted(place, left, tmp_path):
     """Also where neither the database nor the journal has its name."""
-    left = restores_by_files_in_place(place, tmp_path)
     new_files = {f"{name}.new" for name in FILES}
     assert any(not names & {DATABASE, JOURNAL} and new_files <= names for names in left)
     assert len(left) == 2 * len(FILES) + 1
@@ -683,8 +697,8 @@ def test_every_door_names_the_ways_out_wherever_a_restore_was_interrupted(place,
         assert says(other) == "old"
 
 
-def test_a_workspace_whose_restore_lost_its_marker_does_not_begin_empty(place, tmp_path):
-    for names, workspace in restores_by_files_in_place(place, tmp_path).items():
+def test_a_workspace_whose_restore_lost_its_marker_does_not_begin_empty(left):
+    for names, workspace in left.items():
         (workspace / replacing.MARKER).unlink()
         if names & {DATABASE, JOURNAL}:  # one of the two makes the other again
             with Database.open(workspace) as db:
@@ -713,8 +727,8 @@ def test_a_workspace_whose_restore_lost_its_marker_does_not_begin_empty(place, t
     "lost",
     [name if name == DATABASE else pytest.param(name, marks=pytest.mark.slow) for name in FILES],
 )
-def test_the_way_that_is_left_is_named_when_a_file_of_the_other_is_gone(place, tmp_path, lost):
-    for workspace in restores_by_files_in_place(place, tmp_path).values():
+def test_the_way_that_is_left_is_named_when_a_file_of_the_other_is_gone(left, tmp_path, lost):
+    for workspace in left.values():
         (aside,) = (workspace / "backups").iterdir()
         if replacing.replacement_path(workspace, lost).exists():
             without_new = shutil.copytree(workspace, tmp_path / f"{workspace.name}-without-new")
@@ -729,8 +743,7 @@ def test_the_way_that_is_left_is_named_when_a_file_of_the_other_is_gone(place, t
             assert says(workspace) == "new"
 
 
-def test_neither_way_is_named_when_both_files_are_gone(place, tmp_path):
-    left = restores_by_files_in_place(place, tmp_path)
+def test_neither_way_is_named_when_both_files_are_gone(left):
     workspace = next(at for names, at in left.items() if not names & {*FILES})
     (aside,) = (workspace / "backups").iterdir()
     (aside / JOURNAL).unlink()
