@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import signal
@@ -40,6 +41,23 @@ LONGEST = (
 
 # A shell script's `make test &` ignores Ctrl-C, and so would every server that a test starts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection() -> None:
+    gc.disable()  # as launch.py: importing makes a million objects and no garbage
+
+
+def pytest_collection_finish() -> None:
+    """Leave what was imported out of every later collection of garbage.
+
+    The trainers of transformers collect it before each training, which takes half a second.
+    """
+    gc.freeze()
+    gc.enable()
+
+
+def pytest_unconfigure() -> None:
+    gc.unfreeze()  # at the end the interpreter frees everything, and duckdb reports what stays
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

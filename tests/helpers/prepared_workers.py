@@ -28,6 +28,7 @@ _CONTEXT.set_forkserver_preload(
             f"pipeline.stages.{stage}"
             for stage in ("sft", "sample", "reward", "policy", "evaluate")
         ),
+        "tests.helpers.frozen",
     ]
 )
 
