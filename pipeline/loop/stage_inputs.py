@@ -71,7 +71,7 @@ class Preparation:
             latest = models.newest(self.db, "reward")
             names["reward"] = current.reward_model or (latest.id if latest else None)
             if stage == "sampling":
-                names["on_trial"] = iterations.candidate(self.db, current)
+                names["candidate"] = iterations.candidate(self.db, current)
             if stage == "reward":
                 names["proxy"] = self._proxy()
             if stage == "policy" and config.ppo.start_from == "sft":

@@ -142,7 +142,7 @@ def read_plan(rows: Sequence[PlanRow], job: Job) -> tuple[list[Draft], list[Pool
     pools: list[Pool] = []
     numbers: dict[str, int] = defaultdict(int)
     first_temperature, second_temperature = job.config.sampling.temperatures
-    candidate = job.names.get("on_trial")
+    candidate = job.names.get("candidate")
     waits = candidate is not None and candidate == job.names.get("previous")
     judged = "previous" if waits else "policy"
 

@@ -72,7 +72,7 @@ def test_random_pairs_go_round_the_prompts_and_none_comes_twice(world, chat):
 
 def test_nearly_equal_answers_are_not_asked_about(world, chat):
     alike = replace(world, texts=["The same answer."] * len(world.texts))
-    with pytest.raises(ValueError, match="there are 0 pairs"):
+    with pytest.raises(ValueError, match="there are only 0 pairs"):
         alike.random_pairs(1, chat)
 
 

@@ -320,7 +320,7 @@ def test_a_promoted_policy_is_what_a_later_block_falls_back_to(
     assert found.last_promoted == "policy-1"
     # SFT is compared with the one that waits: the promoted one's verdict is known.
     job = started.jobs[0]
-    assert (job.names["policy"], job.names["on_trial"]) == ("policy-1", "policy-2")
+    assert (job.names["policy"], job.names["candidate"]) == ("policy-1", "policy-2")
     assert found.iteration.policy == "policy-2"
 
 

@@ -80,7 +80,7 @@ def test_after_a_block_the_policy_that_waits_meets_the_reference(
     models: dict[str, str], tmp_path: Path
 ):
     job = make_job("sampling", models)
-    job = replace(job, names={**job.names, "on_trial": job.names["previous"]})
+    job = replace(job, names={**job.names, "candidate": job.names["previous"]})
     directory, _ = sample(job, tmp_path / "run", plan({"reference": 2, "previous": 1, "random": 1}))
     completions = {row["id"]: row for row in rows_of(directory.outputs / "completions.parquet")}
     met = Counter(
