@@ -8,7 +8,7 @@ import duckdb
 
 _MEMORY = "2GiB"
 """DuckDB's default is 80% of the memory, but training and the web process need some too."""
-_MEMORY_LIMIT = "SELECT value FROM system.main.duckdb_settings() WHERE name = 'memory_limit'"
+_MEMORY_LIMIT = "SELECT system.main.current_setting('memory_limit')"
 _UNITS = {"bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 # A progress bar would corrupt the output of `--json`.
 _QUIET = "SET enable_progress_bar = false"
