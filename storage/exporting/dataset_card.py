@@ -145,10 +145,12 @@ def _front_matter(count: int, data_files: str | None) -> str:
 
 def _overview(contents: Contents) -> str:
     models = ", ".join(f"`{_one_line(name)}`" for name in sorted(contents.models))
+    used, stored = contents.annotators.total(), contents.outcomes.total()
     return (
-        f"{contents.rows} rows from {contents.annotators.total()} judgments of "
+        f"{contents.rows} rows from {used} of {stored} judgments: on "
         f"{len(contents.comparisons)} pairs of responses to {len(contents.prompts)} prompts, by "
-        f"{len(contents.annotators)} annotators. Outcomes: {_counted(contents.outcomes)}.\n\n"
+        f"{len(contents.annotators)} annotators. Outcomes of all {stored} judgments: "
+        f"{_counted(contents.outcomes)}.\n\n"
         f"The responses were written by {models}."
     )
 

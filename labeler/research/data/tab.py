@@ -41,7 +41,7 @@ ROLES = {
     "audit": "reserved for an audit reward model that PPO does not use",
 }
 COMMANDS = (
-    ("Prompts", "--prompts prompts.jsonl --role train"),
+    ("Prompts", "--prompts prompts.jsonl"),
     ("Demonstrations", "--sft demonstrations.jsonl"),
     ("Judgments from elsewhere", "--judgments judgments.csv"),
     ("A TRL preference dataset", "--preferences dataset.parquet"),

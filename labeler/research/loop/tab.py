@@ -77,7 +77,7 @@ class LoopTab(Tab):
         for button, defaults in ((self.back, False), (self.general, True)):
             on(button.click, partial(self._fill_with, defaults), outputs=filled)
         # Reset the form only when the stopped stage changes, to keep what the user typed.
-        on(self.stopped.change, self._switch, outputs=self.form.outputs)
+        on(self.stopped.change, self._show_stopped, outputs=filled)
 
     def load(self) -> Updates:
         # Includes the suggestions for a stopped stage, which `stopped.change` may have shown.
@@ -105,8 +105,13 @@ class LoopTab(Tab):
             self.label: gr.Button(visible=stopped is not None and stopped.may_label),
             self.back: gr.Button(visible=stopped is None),
             self.general: gr.Button(visible=stopped is None),
-            self.reason: render(_why_not(reason if stopped is None else None)),
+            self.reason: render(_why_not(reason if _waits_for_labels(state) else None)),
         }
+
+    def _show_stopped(self) -> Updates:
+        """The form of a stage that has stopped, without the answer of the button that started it."""
+        answer = {self.answer: ""} if self._loop.stopped_stage() else {}
+        return self._switch() | answer
 
     def _switch(self) -> Updates:
         return self.form.switch(self._loop.settings(), self._loop.stopped_stage())
@@ -178,6 +183,11 @@ def _defaults_note(settings: Sequence[SettingView]) -> Markup:
         "These are the general defaults, which suit a model of your own.",
         f"This workspace uses other values: {named}.",
     )
+
+
+def _waits_for_labels(state: reading.State) -> bool:
+    """Whether *Train* is the next step; while a stage runs or has stopped, the page says so."""
+    return state.iteration is None or state.iteration.phase == "labeling"
 
 
 def _why_not(reason: str | None) -> Markup:

@@ -127,7 +127,7 @@ def _calibration(calibration: Calibration) -> Check:
     if ece > chance:
         return check(allows="ppo", says=f"{found}, slightly more than chance explains")
     by_chance = f"{found}; with this number of judgments, chance alone gives up to {chance:.0%}"
-    if ece <= CALIBRATED:
+    if chance <= CALIBRATED:
         return check(allows="ppo", says=by_chance)
     return check(
         allows="ppo",

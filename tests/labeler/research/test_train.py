@@ -138,6 +138,13 @@ def test_the_form_turns_to_the_stage_that_stopped_with_the_suggestion_filled_in(
     assert tab.refresh()[tab.retry].visible is False
 
 
+def test_the_answer_of_train_goes_when_the_stage_stops(live, monkeypatch):
+    tab = live.loop_tab
+    assert tab.answer not in tab._show_stopped()  # a retry that has just started keeps its answer
+    monkeypatch.setattr(live.loop, "stopped", FAILED)
+    assert tab._show_stopped()[tab.answer] == ""
+
+
 def test_a_retry_sends_what_was_changed_for_the_run_that_is_shown(live, monkeypatch):
     tab = live.loop_tab
     monkeypatch.setattr(live.loop, "stopped", FAILED)
