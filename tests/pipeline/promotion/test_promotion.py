@@ -177,7 +177,7 @@ def test_rulings_need_a_reason_and_a_trained_policy(world: Database):
         policy_judgments.override(world, "policy-1", "promote", reason="  ")
     with pytest.raises(ValueError, match="ruling='maybe' must be one of 'promote', 'block'"):
         policy_judgments.override(world, "policy-1", "maybe", reason="x")
-    with pytest.raises(ValueError, match="sft-1 is the reference"):
+    with pytest.raises(ValueError, match="sft-1 is not a trained policy"):
         policy_judgments.override(world, "sft-1", "promote", reason="x")
     with pytest.raises(ValueError, match="at most 2,000 characters; this one has 2,001"):
         policy_judgments.override(world, "policy-1", "promote", reason="x" * 2001)
