@@ -25,7 +25,7 @@ class _Watch:
 class Eta:
     """Records each attempt's progress since its first increase. Thread-safe.
 
-    The time before that increase is no measure of speed: the worker loads models, or the step had
+    The time before that increase does not show the speed: the worker is loading models, or the step
     started before the page was opened.
     """
 

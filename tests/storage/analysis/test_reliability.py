@@ -304,21 +304,21 @@ def test_undoing_an_answer_does_not_probe_the_others(db: Database) -> None:
         for days in range(2):
             after = own(db, midnight=MIDNIGHT + timedelta(days=days))
             assert (after["shared_pairs"], after["agreement"]) == (40, 0.5)
-    assert own(db)["judgments"] == 20  # his own work he sees as it is
+    assert own(db)["judgments"] == 20  # annotators see their own judgments at once
 
 
-def test_a_slip_that_is_mended_on_its_day_is_no_answer(db: Database) -> None:
+def test_only_the_last_revision_of_a_day_counts_and_a_withdrawn_judgment_does_not(db: Database) -> None:
     people(db, "ann", "bob")
     pairs(db, 20)
     yesterday(db, {"ann": ["second"] * 19, "bob": ["first"] * 20})
     late = MIDNIGHT - timedelta(minutes=1)
-    mended = [
+    revised = [
         judgment(f"c{n}", "ann", "first", id=f"m{n}", replaces=f"j-c{n}-ann", created_at=late)
         for n in range(15)
     ]
     slip = judgment("c19", "ann", "second", created_at=late)
     taken_back = Withdrawal(id="w", replaces=slip.id, annotator="ann", created_at=late)
-    db.write(lambda tx: tx.store(*mended, slip, taken_back))
+    db.write(lambda tx: tx.store(*revised, slip, taken_back))
     assert own(db)["shared_pairs"] == 0  # nineteen
     store(db, [judgment("c19", "ann", "first", id="better", created_at=NOON)])
     tomorrow = own(db, midnight=MIDNIGHT + timedelta(days=1))

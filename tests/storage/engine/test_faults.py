@@ -302,7 +302,7 @@ def test_either_file_alone_makes_the_other(tmp_path, lost):
 
 
 def test_after_an_unclean_stop_a_hole_in_the_tables_is_found_by_id(tmp_path):
-    """A flipped bit in DuckDB's log drops rows without a word; lengths alone would not tell."""
+    """A flipped bit in DuckDB's log drops rows silently. Comparing numbers of lines would miss it."""
     labeled(tmp_path)
     with Database.open(tmp_path) as db:
         db.write(lambda tx: tx.execute("DELETE FROM judgments WHERE id = 'j0'"))
