@@ -307,7 +307,9 @@ def test_undoing_an_answer_does_not_probe_the_others(db: Database) -> None:
     assert own(db)["judgments"] == 20  # annotators see their own judgments at once
 
 
-def test_only_the_last_revision_of_a_day_counts_and_a_withdrawn_judgment_does_not(db: Database) -> None:
+def test_only_the_last_revision_of_a_day_counts_and_a_withdrawn_judgment_does_not(
+    db: Database,
+) -> None:
     people(db, "ann", "bob")
     pairs(db, 20)
     yesterday(db, {"ann": ["second"] * 19, "bob": ["first"] * 20})
