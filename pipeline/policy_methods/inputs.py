@@ -52,7 +52,8 @@ class PolicySummary:
     def _flat(self, fields: Callable[[Any], dict[str, Any]]) -> dict[str, Any]:
         """Put the metrics at the top level of result.json."""
         found = fields(self)
-        return found | found.pop("metrics")
+        metrics = found.pop("metrics")
+        return found | metrics
 
 
 def shows_samples(step: int, total: int) -> bool:
