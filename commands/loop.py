@@ -21,9 +21,15 @@ def iterate(workspace: Workspace = DEFAULT, sets: Sets = []) -> None:  # noqa: B
     load_settings(workspace, [], sets)  # refuses invalid settings before anything runs
     check_unlocked(assignments(sets), None)
     with connect(workspace) as target:
-        state = follow(target.call, until="labeling", progress=log_progress)
+        state = follow(target.call, workspace, until="labeling", progress=log_progress)
         target.call("train", overrides=assignments(sets))
-        follow(target.call, until="labeling", after=state.iteration or 0, progress=log_progress)
+        follow(
+            target.call,
+            workspace,
+            until="labeling",
+            after=state.iteration or 0,
+            progress=log_progress,
+        )
         show(target.call("iteration", number=state.iteration)["evaluation"], as_json=True)
 
 
@@ -61,5 +67,5 @@ def continue_stage(workspace: Path, how: str, **arguments: Any) -> None:
             log_progress("no stage is stopped; the loop continues")
         else:
             target.call(how, **arguments)
-        state = follow(target.call, until="labeling", progress=log_progress)
+        state = follow(target.call, workspace, until="labeling", progress=log_progress)
         print(f"iteration {state.iteration} is waiting for labels")

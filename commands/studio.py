@@ -80,7 +80,7 @@ class Studio:
         except Exception as error:  # the user needs the rest of the status even more then
             self.db.health.loop_error = str(error)
         blocked = self.loop.state().blocked
-        stopped = what_stopped(blocked) if blocked else None
+        stopped = what_stopped(blocked, self.db.workspace) if blocked else None
         trouble = self.db.health.trouble or stopped
         return replace(status(self.db), trouble=trouble)
 

@@ -310,9 +310,7 @@ class Loop:
         name = self._config_of(current).model.name
         # `demo` is not resolved to a path, so that the installation can move.
         path = "demo" if name == "demo" else base_model_path(name)
-        base = ModelVersion(
-            id="sft-1", role="sft", name=f"{name} (base model)", path=path, iteration=0
-        )
+        base = ModelVersion(id="sft-1", role="sft", name=f"{name} (base)", path=path, iteration=0)
         models.add(self._db, base)
 
     def _start(self, current: Iteration, stage: Stage) -> None:

@@ -6,11 +6,13 @@ with the same id until the server confirms that it is saved.
 
 from __future__ import annotations
 
+import shlex
 import threading
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Self
 
 import httpx
@@ -214,19 +216,29 @@ def _leased_pair(pair: Mapping[str, Any]) -> LeasedPair:
     )
 
 
-def what_stopped(blocked: Blocked) -> str:
-    """A sentence that says which stage stopped, why, and what to do."""
-    resume = "`resume` (from its last checkpoint), " if blocked.resumable else ""
-    label = " or `label-more` (back to labeling)" if blocked.stage == "reward" else ""
+def what_stopped(blocked: Blocked, workspace: Path) -> str:
+    """A sentence that says which stage of a workspace stopped, why, and which commands continue."""
+    choices = {
+        "resume": "from its last checkpoint" if blocked.resumable else "",
+        "retry": "from scratch; --set changes a setting",
+        "label-more": "back to labeling" if blocked.stage == "reward" else "",
+    }
+    commands = [
+        f"`python launch.py {name} --workspace {shlex.quote(str(workspace))}` ({effect})"
+        for name, effect in choices.items()
+        if effect
+    ]
     reason = str(blocked.reason).rstrip(".")
-    return (
-        f"the {blocked.stage} stage stopped: {reason}. Continue with "
-        f"`python launch.py` {resume}`retry` (from scratch; --set changes a setting){label}"
-    )
+    return f"the {blocked.stage} stage stopped: {reason}. Continue with {' or '.join(commands)}"
 
 
 def follow(
-    call: Callable[[str], Any], *, until: str, progress: Callable[[str], None], after: int = 0
+    call: Callable[[str], Any],
+    workspace: Path,
+    *,
+    until: str,
+    progress: Callable[[str], None],
+    after: int = 0,
 ) -> LoopState:
     """Advance the loop, reporting each step, until a phase of an iteration later than `after`.
 
@@ -236,7 +248,7 @@ def follow(
     while True:
         state = from_json(LoopState, call("advance"))
         if state.blocked:
-            raise RuntimeError(what_stopped(state.blocked))
+            raise RuntimeError(what_stopped(state.blocked, workspace))
         if state.iteration is None:
             raise ValueError("there are no prompts yet; import some with `launch.py import`")
         line = f"iteration {state.iteration}: {_doing(state)}"

@@ -143,10 +143,11 @@ def test_status_says_what_stopped_and_what_goes_on(tmp_path: Path):
         runs.save(db, failed)
     trouble = run("status", *here, "--json")["trouble"]
     assert trouble.startswith("the reward stage stopped: out of memory. Continue with")
-    assert "`retry`" in trouble
-    assert "`resume`" not in trouble
+    assert f"`python launch.py retry --workspace {here[1]}`" in trouble
+    assert "launch.py resume" not in trouble
     (here[1] / "runs" / "r" / "checkpoint" / "checkpoint-10").mkdir(parents=True)
-    assert "`resume`" in run("status", *here, "--json")["trouble"]
+    trouble = run("status", *here, "--json")["trouble"]
+    assert f"`python launch.py resume --workspace {here[1]}`" in trouble
 
 
 def test_judgments_come_in_and_go_out(workspace: Path, tmp_path: Path):

@@ -434,7 +434,7 @@ def test_fine_tuning_that_was_given_up_blocks_nothing(untuned: Loop, db: Databas
 def test_retrying_without_fine_tuning_takes_the_base_model(untuned: Loop, db: Database):
     untuned.retry(untuned.stopped().id, {"sft.enabled": "false"})
     untuned.advance()
-    assert "base model" in models.get(db, "sft-1").name
+    assert "(base)" in models.get(db, "sft-1").name
     assert untuned.blocked_by() is None
     untuned.advance()
     assert runs.listing(db)[-1].stage == "sampling"

@@ -131,7 +131,7 @@ def test_measuring_says_how_far_it_is(tmp_path: Path):
     ]
 
 
-def test_a_stage_that_is_called_like_its_phase_is_named_once():
+def test_a_stage_that_is_called_like_its_phase_is_named_once(tmp_path):
     states = [
         {"iteration": 1, "phase": "policy", "phase_name": "DPO", "message": "DPO 50% step 2 of 4"},
         {
@@ -144,7 +144,8 @@ def test_a_stage_that_is_called_like_its_phase_is_named_once():
     ]
     states = [state | {"blocked": None} for state in states]
     said: list[str] = []
-    follow(lambda _, left=iter(states): next(left), until="labeling", progress=said.append)
+    answers = iter(states)
+    follow(lambda _: next(answers), tmp_path, until="labeling", progress=said.append)
     assert said == [
         "iteration 1: DPO 50% step 2 of 4",
         "iteration 1: evaluating evaluate 0%",
