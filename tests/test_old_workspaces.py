@@ -243,7 +243,7 @@ def test_the_status_of_an_old_workspace_is_as_it_was(old: Path):
     assert (stopped["attempt"], stopped["reason"]) == (1, "cancelled by the researcher")
     assert stopped["message"].startswith(f"update {CANCELLED_AT} of 60")
     assert found["trouble"].startswith("the PPO stage stopped: cancelled by the researcher.")
-    assert "`resume`" in found["trouble"]
+    assert f"`python launch.py resume --workspace {old}`" in found["trouble"]
 
 
 def test_every_record_of_an_old_workspace_is_there(old: Path):
