@@ -38,7 +38,7 @@ class LoopTab(Tab):
             top, self.head, self.glance, self.next, self.gate, self.stopped, self.title,
             self.train, self.retry, self.resume, self.label, self.back, self.general, self.reason,
         ]  # fmt: skip
-        self.loaded = self.form.outputs
+        self.loaded = [self.panel, *self.form.outputs]
         self._wire()
 
     def _lay_out(self) -> None:
@@ -48,7 +48,8 @@ class LoopTab(Tab):
         self.gate = html_slot(elem_id="loop-gate")
         # The run and attempt that the form retries; empty for training.
         self.stopped = gr.State("")
-        with gr.Column(elem_classes="ks-panel"):
+        # Hidden until the current settings have loaded, which would replace what the user typed.
+        with gr.Column(elem_classes="ks-panel", visible=False) as self.panel:
             self.title = html_slot(elem_id="train-title")
             # Above the fields, because below them the buttons would be off screen.
             with gr.Row(elem_classes="ks-buttons"):
@@ -81,7 +82,7 @@ class LoopTab(Tab):
 
     def load(self) -> Updates:
         # Includes the suggestions for a stopped stage, which `stopped.change` may have shown.
-        return self._switch()
+        return self._switch() | {self.panel: gr.Column(visible=True)}
 
     def refresh(self) -> Updates:
         moment = now()

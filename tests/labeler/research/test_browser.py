@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 import pytest
-from playwright.sync_api import Browser, Locator, Page, expect
+from playwright.sync_api import Browser, Locator, Page, Route, expect
 
 from labeler.app import create_app
 from labeler.research.charts import CHARTS_JS, Chart, Series, group
@@ -88,6 +88,20 @@ def test_a_researcher_overrules_the_gate(browser, world):
         expect(page.locator("#ruling-answer")).to_contain_text("policy-1 is now promoted.")
         expect(page.locator("#standing")).to_contain_text("Rosa ruled “promote”: read all five")
         expect(page.locator("#leaderboard .ks-range").first).to_be_visible()
+
+
+def test_nobody_can_type_a_setting_before_the_current_ones_are_loaded(browser, world):
+    with new_page(browser, cookie=world.cookie()) as page:
+        held: list[Route] = []
+        page.route("**/gradio_api/queue/**", lambda route: held.append(route))
+        page.goto(f"{world.server.url}/research/")
+        expect(page.get_by_role("tab", name="Loop", exact=True)).to_be_visible()
+        page.wait_for_timeout(500)
+        assert held
+        expect(page.locator("#train")).to_be_hidden()
+        page.unroute_all(behavior="ignoreErrors")
+        page.reload()
+        expect(page.locator("#train")).to_be_visible()
 
 
 def test_train_is_pressed_then_the_run_fails_and_is_resumed(browser, world):
