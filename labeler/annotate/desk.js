@@ -4,12 +4,23 @@ const HISTORY = 50; // latest acts of this page, which it can undo without askin
 const REFRESH = 60000; // milliseconds between requests for the counts and the guidelines
 const UNREAD = 250; // milliseconds in which nobody can read a pair: a judgment is then a slip
 
+// The character that the pressed key has on a US keyboard, for layouts whose own character is not a
+// shortcut: digits that need Shift (AZERTY) and other scripts (Cyrillic, Arabic).  A Latin letter
+// never counts as another one, because its key cap says something else.
+function onLatinKeyboard({ key, code, shiftKey }) {
+  if (key === "\u061f") return "?"; // the Arabic question mark
+  const [, digit, letter] = /^(?:Digit(\d)|Key([A-Z]))$/.exec(code) ?? [];
+  if (digit) return shiftKey ? undefined : digit;
+  return letter && /^\p{L}$/u.test(key) && !/^\p{Script=Latin}$/u.test(key) ? letter.toLowerCase() : undefined;
+}
+
 class Desk {
   constructor(person, progress) {
     this.person = person;
     this.progress = progress;
     this.history = [];
     this.shown = null;
+    this.said = ""; // the act that the next announcement begins with
     this.judging = false; // whether a pair was shown since the page last said that none is left
     this.known = new WeakSet(); // pairs that were on the screen before
     this.fresh = false; // whether the pair is on the screen for the first time
@@ -27,6 +38,7 @@ class Desk {
       saved: (act, data) => this.saved(act, data),
       discarded: (act) => {
         this.history = this.history.filter(({ id }) => id !== act.id);
+        showTrace("");
         this.showVerdict();
       },
     });
@@ -53,7 +65,7 @@ class Desk {
       // The last answer is older than these judgments; a new one has been requested.
       const reason = this.buffer.reason === "labeling" && this.buffer.fetching ? "loading" : this.buffer.reason;
       const state = reason === "loading" ? "loading" : "idle";
-      if (state === "idle" && this.judging) announce(IDLE[reason]?.[0] || IDLE.labeling[0]);
+      if (state === "idle" && this.judging) announce(this.said + (IDLE[reason]?.[0] || IDLE.labeling[0]));
       if (state === "idle") this.judging = false;
       showState(state);
       showIdle(reason, this.progress.today, this.buffer.withOthers);
@@ -70,8 +82,9 @@ class Desk {
       showState("judging");
       window.scrollTo(0, 0);
       this.stopwatch.start();
-      announce("New pair.");
+      announce(`${this.said}New pair.`);
     }
+    this.said = "";
     this.showVerdict();
   }
 
@@ -129,6 +142,8 @@ class Desk {
     this.draft.clear();
     this.outbox.add(path, { id, comparison: pair.id, ...more }, { what, prompt: snippet(pair) });
     this.buffer.fill();
+    this.said = `${what}. `;
+    showTrace(what);
     this.show(); // last: without a pair, it shows whether more have been requested
   }
 
@@ -139,7 +154,7 @@ class Desk {
     if (strength && (outcome === "a" || outcome === "b")) body.strength = strength;
     if (Object.keys(criteria).length) body.criteria = criteria;
     if (comment) body.comment = comment;
-    this.act("/label/api/judgments", body, OUTCOMES[outcome]);
+    this.act("/label/api/judgments", body, judgmentInWords(body));
   }
 
   skip() {
@@ -189,6 +204,7 @@ class Desk {
   comeBack(pair, draft) {
     this.drafts.keep(pair, draft);
     this.buffer.putBack(pair);
+    showTrace("");
     announce("Undone. The pair is back.");
   }
 
@@ -197,6 +213,7 @@ class Desk {
     const writing = $("dialog[open]") || document.activeElement?.closest?.(".desk textarea");
     if (!writing) return this.comeBack(pair, EMPTY);
     this.buffer.putNext(pair);
+    showTrace("");
     announce("Undone. The pair comes next.");
   }
 
@@ -364,7 +381,7 @@ class Desk {
     if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) return this.send(event);
     if (this.keysOff || event.repeat || event.ctrlKey || event.metaKey || event.altKey || $("dialog[open]")) return;
     if (event.target.closest("input, textarea, select, [contenteditable]")) return;
-    const action = keys[event.key.toLowerCase()];
+    const action = keys[event.key.toLowerCase()] ?? keys[onLatinKeyboard(event)];
     if (!action) return;
     event.preventDefault();
     $(".desk").classList.remove("pointing"); // a resting pointer must not highlight a button

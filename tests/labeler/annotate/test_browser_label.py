@@ -76,6 +76,23 @@ def test_strength_criteria_and_comment_go_along(browser, world, server, who):
     assert '"helpful": "tie"' in row["criteria"].replace('":"', '": "')
 
 
+def test_a_choice_leaves_a_trace_and_is_announced(browser, world, server, who):
+    with desk_page(browser, world, server, who) as page:
+        trace, announcer = page.locator(".trace"), page.locator(".announcer")
+        expect(trace).to_be_empty()
+        before = shown(page)
+        page.keyboard.press("w")
+        press(page, "1")
+        expect(trace).to_have_text("A is better, clearly")
+        expect(announcer).to_have_text("A is better, clearly. New pair.")
+        press(page, "0")
+        expect(trace).to_have_text("Tie")
+        page.keyboard.press("z")
+        page.keyboard.press("z")
+        wait_for_shown(page, before)
+        expect(trace).to_be_empty()
+
+
 def test_saved_is_said_only_after_the_commit(browser, world, server, who, monkeypatch):
     reached, go_on = threading.Event(), threading.Event()
     real = os.fsync
