@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from playwright.sync_api import expect
 
+from labeler.annotate import page as annotator_page
 from tests.helpers.desk_browser import desk_page
 
 
@@ -46,3 +49,9 @@ def test_zoom_leaves_the_pair_its_window(browser, world, server, who, width, hei
                 (n) => n.getBoundingClientRect().right > innerWidth).map((n) => n.outerHTML.slice(0, 80))"""
         )
         assert wide == []
+
+
+@pytest.mark.parametrize("forbidden", ["\\", "`", "${", "{{"])
+def test_the_styles_survive_gradios_template(forbidden):
+    styles = Path(annotator_page.__file__).with_name("page.css").read_text(encoding="utf-8")
+    assert forbidden not in styles
