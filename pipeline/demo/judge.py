@@ -166,11 +166,12 @@ def figures(model_dir: Path, *, seed: int = 0, count: int = 231) -> dict[str, An
 def samples_page(model_dir: Path) -> str:
     """The Markdown page that shows a hundred samples of each held-out kind."""
     lines = [
-        "# A hundred samples of the demo, twice",
+        "# Two hundred samples of the demo",
         "",
         "Made by `python -m pipeline.demo.judge --samples docs/demo_samples.md` from the shipped",
-        "model at T = 1.0, top-p 0.9, seed 0; nothing is picked by hand. `ok` and the reasons",
-        "against a sample are the fixed judge's ([judge.py](../pipeline/demo/judge.py)).",
+        "model at T = 1.0, top-p 0.9, seed 0; no sample is picked by hand. The first column has",
+        "the verdict of the fixed judge ([judge.py](../pipeline/demo/judge.py)): `ok`, or why the",
+        "sample is not good.",
     ]
     for kind in ("template", "free-form"):
         samples = sample(model_dir, chosen("held-out", kind))
