@@ -265,7 +265,7 @@ def test_people_sign_in_with_their_old_passwords_and_go_on_labeling(old: Path):
         listed = told(old, "users", "list")
         people_now = {p["name"]: (p["role"], p["kind"], p["disabled"]) for p in listed}
         assert people_now == PEOPLE | {"owner": ("researcher", "person", False)}
-        assert sign_in(url, "Ann", "not her password") is None
+        assert sign_in(url, "Ann", "another password") is None
         people = {name: sign_in(url, name, password) for name, password in PASSWORDS.items()}
         assert {name for name, client in people.items() if client is None} == set()
         rosa, bjoern = people["Rosa"], people["Björn"]

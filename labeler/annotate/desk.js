@@ -6,11 +6,12 @@ const UNREAD = 250; // milliseconds in which nobody can read a pair: a judgment 
 
 // The character that the pressed key has on a US keyboard, for layouts whose own character is not a
 // shortcut: digits that need Shift (AZERTY) and other scripts (Cyrillic, Arabic).  A Latin letter
-// never counts as another one, because its key cap says something else.
+// never counts as another letter, because its key cap says something else.  Nor does the Hungarian ö
+// count as 0, which has a key of its own.
 function onLatinKeyboard({ key, code, shiftKey }) {
   if (key === "\u061f") return "?"; // the Arabic question mark
   const [, digit, letter] = /^(?:Digit(\d)|Key([A-Z]))$/.exec(code) ?? [];
-  if (digit) return shiftKey ? undefined : digit;
+  if (digit) return shiftKey || key.toLowerCase() === "ö" ? undefined : digit;
   return letter && /^\p{L}$/u.test(key) && !/^\p{Script=Latin}$/u.test(key) ? letter.toLowerCase() : undefined;
 }
 
@@ -20,7 +21,7 @@ class Desk {
     this.progress = progress;
     this.history = [];
     this.shown = null;
-    this.said = ""; // the act that the next announcement begins with
+    this.unsaid = ""; // the act that the next announcement begins with
     this.judging = false; // whether a pair was shown since the page last said that none is left
     this.known = new WeakSet(); // pairs that were on the screen before
     this.fresh = false; // whether the pair is on the screen for the first time
@@ -37,8 +38,8 @@ class Desk {
       },
       saved: (act, data) => this.saved(act, data),
       discarded: (act) => {
+        if (this.history.at(-1)?.id === act.id) showTrace("");
         this.history = this.history.filter(({ id }) => id !== act.id);
-        showTrace("");
         this.showVerdict();
       },
     });
@@ -65,7 +66,7 @@ class Desk {
       // The last answer is older than these judgments; a new one has been requested.
       const reason = this.buffer.reason === "labeling" && this.buffer.fetching ? "loading" : this.buffer.reason;
       const state = reason === "loading" ? "loading" : "idle";
-      if (state === "idle" && this.judging) announce(this.said + (IDLE[reason]?.[0] || IDLE.labeling[0]));
+      if (state === "idle" && this.judging) this.say(IDLE[reason]?.[0] || IDLE.labeling[0]);
       if (state === "idle") this.judging = false;
       showState(state);
       showIdle(reason, this.progress.today, this.buffer.withOthers);
@@ -82,10 +83,15 @@ class Desk {
       showState("judging");
       window.scrollTo(0, 0);
       this.stopwatch.start();
-      announce(`${this.said}New pair.`);
+      this.say("New pair.");
     }
-    this.said = "";
     this.showVerdict();
+  }
+
+  // Announce the latest act together with what follows: a screen reader may skip the first of two.
+  say(sentence) {
+    announce(this.unsaid + sentence);
+    this.unsaid = "";
   }
 
   // A person who has signed in since must not undo another person's acts.
@@ -142,7 +148,7 @@ class Desk {
     this.draft.clear();
     this.outbox.add(path, { id, comparison: pair.id, ...more }, { what, prompt: snippet(pair) });
     this.buffer.fill();
-    this.said = `${what}. `;
+    this.unsaid = `${what}. `;
     showTrace(what);
     this.show(); // last: without a pair, it shows whether more have been requested
   }

@@ -5,7 +5,6 @@ const $$ = (selector) => [...element.querySelectorAll(selector)];
 
 const ROLES = { system: "System", user: "User", assistant: "Assistant" };
 const OUTCOMES = { a: "A is better", b: "B is better", tie: "Tie", both_bad: "Both bad" };
-const STRENGTHS = { 1: "slightly", 2: "clearly", 3: "much" };
 const CRITERIA = { helpful: "More helpful", truthful: "More truthful", harmless: "More harmless", clear: "Clearer" };
 // Title and sentence while there is no pair to judge, by phase of the loop or problem.
 const NEXT_ITERATION = ["All caught up", "You have no pairs left to judge. New pairs will appear here after the next sampling."];
@@ -53,7 +52,8 @@ function showPair(pair, plain) {
 }
 
 function judgmentInWords({ outcome, strength }) {
-  return strength ? `${OUTCOMES[outcome]}, ${STRENGTHS[strength]}` : OUTCOMES[outcome];
+  if (!strength) return OUTCOMES[outcome];
+  return `${outcome.toUpperCase()} is ${$(`[data-strength="${strength}"]`).textContent} better`;
 }
 
 // The latest act, beside the button that undoes it.  Screen readers hear it from the announcer.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
@@ -19,7 +20,7 @@ T = TypeVar("T")
 Updates = dict[Block, Any]
 
 
-class Tab:
+class Tab(ABC):
     """A tab: its components and their event handlers.
 
     A subclass creates its components in ``__init__``, inside the Gradio tab, and sets `outputs`.
@@ -34,9 +35,9 @@ class Tab:
     loaded: Sequence[Block] = ()
     """The components that `load` updates."""
 
+    @abstractmethod
     def refresh(self, *args: Any, **kwargs: Any) -> Updates:
         """The current values of `outputs`."""
-        raise NotImplementedError
 
     def load(self) -> Updates:
         """The values of `loaded` when the page is loaded, such as fields to edit."""

@@ -241,7 +241,7 @@ def test_a_browser_that_keeps_nothing_is_not_sent_away_with_labels_unsent(browse
             expect(page.locator(".status")).to_contain_text("Signed out: sign in to save 4 labels")
             page.wait_for_timeout(500)
             assert page.url.endswith("/label/")
-            # In another tab he signs in.
+            # The same person signs in again in another tab.
             sign_in_as(page, cookie)
             status(page, "saved")
     assert len(judgments_of(db, who)) == 4

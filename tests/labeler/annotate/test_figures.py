@@ -1,4 +1,4 @@
-"""An annotator's own figures: his alone, and silent about what others said of a pair."""
+"""An annotator's own figures: for nobody else, and without what others said of a pair."""
 
 from __future__ import annotations
 

@@ -103,12 +103,12 @@ def test_what_is_held_is_not_handed_out_again(session, ben):
 def test_two_people_do_not_get_the_same_pair(db, session, ben):
     ann = add_person(db, "Ann")
 
-    his = {pair.id for pair in session.next(ben, 3)}
-    hers = {pair.id for pair in session.next(ann, 6)}
+    bens = {pair.id for pair in session.next(ben, 3)}
+    anns = {pair.id for pair in session.next(ann, 6)}
 
-    assert len(his) == 3
-    assert len(hers) == 3
-    assert not his & hers
+    assert len(bens) == 3
+    assert len(anns) == 3
+    assert not bens & anns
 
 
 def test_the_same_verdict_twice_is_one_judgment(db, session, ben):

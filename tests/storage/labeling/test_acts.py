@@ -137,7 +137,7 @@ def test_an_id_stands_for_one_kind_of_act_on_one_pair(db):
 def test_a_flag_that_is_sent_again_ends_no_lease(db):
     (pair,) = lease(db, "ann")
     flag(db, "f", pair)
-    judgments.undo(db, id="w", annotator="ann")  # and the pair is leased to her again
+    judgments.undo(db, id="w", annotator="ann")  # and the pair is leased to Ann again
     assert flag(db, "f", pair).id == "f"
     assert pair not in lease(db, "bob", 3)
     assert lease(db, "ann") == [pair]

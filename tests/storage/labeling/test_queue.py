@@ -147,7 +147,7 @@ def test_who_undoes_everything_holds_no_more_than_64_pairs_either(db, monkeypatc
 
 
 def test_a_pair_that_is_flagged_meanwhile_is_counted(db):
-    """Cleared, it is hers again; she would hold more than 64 if it had made room for another."""
+    """A cleared flag returns the lease: without the count, Ann would hold more than 64."""
     fill(db, 100, wanted=2)
     held = lease(db, "ann", 16)
     assert lease(db, "bob", 16) == held
@@ -183,7 +183,7 @@ def test_a_page_that_holds_a_few_pairs_keeps_them_all_day(db):
     for _ in range(180):
         held += lease(db, "ann", 4 - len(held), holding=held)
         judge(db, held.pop(0), "ann")
-    # What she answered makes no room of the 64 scarce: her last three are still hers alone.
+    # Answered pairs do not count toward the 64: Ann's last three are still leased to Ann alone.
     assert not set(lease(db, "bob", 16)) & set(held)
 
 

@@ -59,7 +59,7 @@ def test_an_item_goes_to_as_many_as_it_wants_judgments():
     assert not item(1, bob=SOON).may_go_to("ann", NOON)
     assert item(2, bob=SOON).may_go_to("ann", NOON)
     assert not item(2, bob=SOON, cat=SOON).may_go_to("ann", NOON)
-    assert item(1, ann=SOON).may_go_to("ann", NOON)  # her own lease is no other's
+    assert item(1, ann=SOON).may_go_to("ann", NOON)  # Ann's own lease does not bar Ann
 
 
 def test_a_lease_ends_at_its_moment():
