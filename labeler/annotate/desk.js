@@ -137,7 +137,7 @@ class Desk {
     return this.fresh && this.stopwatch.read() < UNREAD;
   }
 
-  act(path, more, what) {
+  act(path, more, what, inShort = what) {
     const pair = this.buffer.current;
     if (!pair) return;
     const id = newId();
@@ -149,7 +149,7 @@ class Desk {
     this.outbox.add(path, { id, comparison: pair.id, ...more }, { what, prompt: snippet(pair) });
     this.buffer.fill();
     this.unsaid = `${what}. `;
-    showTrace(what);
+    showTrace(inShort);
     this.show(); // last: without a pair, it shows whether more have been requested
   }
 
@@ -160,7 +160,7 @@ class Desk {
     if (strength && (outcome === "a" || outcome === "b")) body.strength = strength;
     if (Object.keys(criteria).length) body.criteria = criteria;
     if (comment) body.comment = comment;
-    this.act("/label/api/judgments", body, judgmentInWords(body));
+    this.act("/label/api/judgments", body, judgmentInWords(body), judgmentInShort(body));
   }
 
   skip() {

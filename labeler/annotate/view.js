@@ -51,9 +51,17 @@ function showPair(pair, plain) {
   fillText($(".response.b .text"), pair.b, plain);
 }
 
+const strengthInWords = (strength) => $(`[data-strength="${strength}"]`).textContent;
+
 function judgmentInWords({ outcome, strength }) {
   if (!strength) return OUTCOMES[outcome];
-  return `${outcome.toUpperCase()} is ${$(`[data-strength="${strength}"]`).textContent} better`;
+  return `${outcome.toUpperCase()} is ${strengthInWords(strength)} better`;
+}
+
+// Short enough for a phone's row of buttons, such as "A, clearly".
+function judgmentInShort({ outcome, strength }) {
+  const name = outcome.length === 1 ? outcome.toUpperCase() : OUTCOMES[outcome];
+  return strength ? `${name}, ${strengthInWords(strength)}` : name;
 }
 
 // The latest act, beside the button that undoes it.  Screen readers hear it from the announcer.

@@ -38,13 +38,13 @@ def validation_prompts(
     judgments = sum(each.judgments for each in judged.values())
     if len(judged) < 2:
         raise ValueError(
-            "All judgments are on one prompt, and training needs two, one to learn from and one to "
-            "measure on: label at least 1 more pair, of another prompt."
+            "All judgments are on one prompt. Training needs two prompts: one to learn from and one "
+            "to measure accuracy on. Label at least 1 more pair with a different prompt."
         )
     if not any(each.decisive for each in judged.values()):
         raise ValueError(
-            f"None of the {judgments} judgments prefers a response (ties and both bad do not), so "
-            "there is nothing to learn: label at least 1 more pair, with a preference."
+            f"None of the {judgments} judgments prefers a response; ties and both bad do not. Label "
+            "at least 1 more pair and prefer a response, so that there is something to learn."
         )
     prompts = sorted(judged, key=lambda id: digest("split", str(seed), id))
     wanted = min(max(1, round(share * len(prompts))), len(prompts) - 1)
@@ -52,8 +52,7 @@ def validation_prompts(
     held_out = set([id for id in prompts if id in measurable][:wanted])
     if not any(judged[id].decisive for id in prompts if id not in held_out):
         raise ValueError(
-            "Every judgment that prefers a response is on a prompt that is held out to measure on, "
-            "so there is nothing to learn: label at least 1 more pair, of another prompt and with a "
-            "preference."
+            "Every judgment that prefers a response is on a prompt that is held out to measure "
+            "accuracy. Label at least 1 more pair with a different prompt and prefer a response."
         )
     return held_out

@@ -83,7 +83,7 @@ def test_a_choice_leaves_a_trace_and_is_announced(browser, world, server, who):
         before = shown(page)
         page.keyboard.press("w")
         press(page, "1")
-        expect(trace).to_have_text("A is clearly better")
+        expect(trace).to_have_text("A, clearly")
         expect(announcer).to_have_text("A is clearly better. New pair.")
         press(page, "0")
         expect(trace).to_have_text("Tie")
@@ -329,6 +329,18 @@ def test_a_phone_without_connection_shows_its_labels_and_its_buttons(browser, wo
         page.context.set_offline(False)
         status(page, "saved")
     assert len(judgments_of(world[0], who)) == 3
+
+
+def test_a_trace_leaves_a_phones_tools_in_one_row(browser, world, server, who):
+    with desk_page(browser, world, server, who, width=390, height=844) as page:
+        page.keyboard.press("q")
+        press(page, "2")
+        expect(page.locator(".trace")).to_have_text("B, slightly")
+        row = page.locator(".extras > :is(.trace, .tool):visible")
+        boxes = [each.bounding_box() for each in row.all()]
+        assert len(boxes) == 5
+        middles = [box["y"] + box["height"] / 2 for box in boxes]
+        assert max(middles) - min(middles) < 15
 
 
 def test_a_phone_shows_everything_without_sideways_scrolling(browser, world, server, who):
