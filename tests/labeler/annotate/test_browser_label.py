@@ -7,6 +7,7 @@ import re
 import threading
 import uuid
 
+import pytest
 from playwright.sync_api import expect
 
 from storage.labeling import judgments, queue
@@ -331,8 +332,9 @@ def test_a_phone_without_connection_shows_its_labels_and_its_buttons(browser, wo
     assert len(judgments_of(world[0], who)) == 3
 
 
-def test_a_trace_leaves_a_phones_tools_in_one_row(browser, world, server, who):
-    with desk_page(browser, world, server, who, width=390, height=844) as page:
+@pytest.mark.parametrize("width", [390, 320])
+def test_a_trace_leaves_a_phones_tools_in_one_row(browser, world, server, who, width):
+    with desk_page(browser, world, server, who, width=width, height=844) as page:
         page.keyboard.press("q")
         press(page, "2")
         expect(page.locator(".trace")).to_have_text("B, slightly")
