@@ -131,10 +131,11 @@ def private_cache(workspace: Path) -> Iterator[Path]:
 
 
 class _CountingTransport:
-    """A transport that counts the bytes written to it."""
+    """A transport that counts the bytes written to it, and is closed by `close`."""
 
-    def __init__(self, transport: asyncio.Transport) -> None:
+    def __init__(self, transport: asyncio.Transport, close: Callable[[], None]) -> None:
         self._transport = transport
+        self.close = close
         self.written = 0
 
     def write(self, data: bytes) -> None:
@@ -171,14 +172,24 @@ class _NoPipelining(FlowControl):
             super().resume_reading()
 
 
-class _LengthRequired(h11.Connection):
-    """Accepts bodies only with Content-Length, so that each read is one event.
+class _Connection(h11.Connection):
+    """Accepts bodies only with Content-Length, so that each read is one event, and announces that
+    an early response ends the connection.
 
     A read of 256 kB can hold 43,690 chunks, and each would be an event.  No browser sends chunks.
     """
 
     refusal: tuple[HTTPStatus, str] | None = None
     """Status and message of a refused request; nothing after it is parsed."""
+
+    def send(self, event: Any) -> Any:
+        if isinstance(event, h11.Response) and self.their_state is h11.SEND_BODY:
+            # Otherwise the client may send its next request before it sees the end.
+            headers = [*event.headers, (b"Connection", b"close")]
+            event = h11.Response(
+                status_code=event.status_code, headers=headers, reason=event.reason
+            )
+        return super().send(event)
 
     def next_event(self) -> Any:
         if self.refusal is None:
@@ -212,13 +223,13 @@ class TimedProtocol(H11Protocol):
     addresses: ClassVar[Counter[str]]
     """The number of connections of each client address."""
 
-    conn: _LengthRequired  # type: ignore[assignment]
+    conn: _Connection  # type: ignore[assignment]
     transport: _CountingTransport  # type: ignore[assignment]
     flow: _NoPipelining
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
-        self.conn = _LengthRequired(h11.SERVER, MAX_HEAD_BYTES)
+        self.conn = _Connection(h11.SERVER, MAX_HEAD_BYTES)
         self._rest: int | None = None  # bytes to discard after the last response
         self._timed: Any = None
         self._timer: asyncio.TimerHandle | None = None
@@ -233,7 +244,8 @@ class TimedProtocol(H11Protocol):
         # Writing pauses, and the timeout starts, as soon as the kernel does not accept all bytes.
         transport.set_write_buffer_limits(high=0)
         _limit_unsent_bytes(transport.get_extra_info("socket"))
-        super().connection_made(_CountingTransport(transport))  # type: ignore[arg-type]
+        counting = _CountingTransport(transport, lambda: self._close(transport))
+        super().connection_made(counting)  # type: ignore[arg-type]
         self.flow = _NoPipelining(self.transport, self.conn)  # type: ignore[arg-type]
         self._set_timeout(h11.IDLE)
         self._update_waiting()
@@ -277,10 +289,9 @@ class TimedProtocol(H11Protocol):
         self._update_waiting()
 
     def on_response_complete(self) -> None:
-        early = self.conn.their_state is h11.SEND_BODY
         super().on_response_complete()
-        if early and not self.transport.is_closing():
-            self._close_gracefully()
+        if self._rest is not None:
+            self._unset_keepalive_if_required()  # otherwise it closes in five seconds
 
     def send_400_response(self, msg: str) -> None:
         if self.conn.refusal is None:
@@ -298,6 +309,13 @@ class TimedProtocol(H11Protocol):
             self.transport.write(self.conn.send(event) or b"")
         self._close_gracefully()
 
+    def _close(self, transport: asyncio.Transport) -> None:
+        """Close the connection; gracefully if the client is still sending a body."""
+        if self._rest is None and self.conn.their_state is h11.SEND_BODY:
+            self._close_gracefully()
+        else:
+            transport.close()
+
     def _close_gracefully(self) -> None:
         """End the connection, but continue to read for a while.
 
@@ -305,7 +323,7 @@ class TimedProtocol(H11Protocol):
         response.
         """
         self._rest = REST
-        self._unset_keepalive_if_required()  # otherwise it closes in five seconds
+        self._unset_keepalive_if_required()
         with suppress(OSError):  # the peer has disconnected
             self.transport.write_eof()
         self.flow.resume_reading()

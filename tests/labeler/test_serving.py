@@ -210,7 +210,9 @@ EARLY = POST.replace(b"/ ", b"/early ", 1)
 def test_who_is_answered_before_the_body_gets_the_answer_and_the_end(events):
     with running(serving.server(application, behind_proxy=False)) as door:
         with door.connect(EARLY) as opened:
-            assert opened.recv(4096).startswith(b"HTTP/1.1 200")
+            answer = opened.recv(4096)
+            assert answer.startswith(b"HTTP/1.1 200")
+            assert b"\r\nconnection: close\r\n" in answer.lower()  # sends no second request
             opened.sendall(b"1234567890" + GET)
             assert b"HTTP/1.1" not in opened.makefile("rb").read()
         found = len(events)
