@@ -34,9 +34,9 @@ from tests.helpers.desk_world import add_pairs, add_person, make_app, serving
 LIMIT_S = 30
 """Timeout of each wait, seconds: a thousand times the usual latency, for a busy machine."""
 
-_DESK = (ROOT / "labeler" / "annotate" / "desk.js").read_text(encoding="utf-8")
+_DESK = (ROOT / "labeler" / "annotate" / "scripts" / "desk.js").read_text(encoding="utf-8")
 _UNREAD = re.search(r"^const UNREAD = (\d+);", _DESK, re.MULTILINE)
-assert _UNREAD, "labeler/annotate/desk.js no longer defines UNREAD"
+assert _UNREAD, "labeler/annotate/scripts/desk.js no longer defines UNREAD"
 GUARD_MS = int(_UNREAD.group(1)) + 50
 """Milliseconds after which the page accepts a verdict on a new pair; earlier ones are slips."""
 

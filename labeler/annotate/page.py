@@ -6,29 +6,53 @@ scripts document their guarantees. There is no build step: this module joins the
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import gradio as gr
 
 _HERE = Path(__file__).parent
-_SCRIPTS = ("outbox.js", "pair-buffer.js", "view.js", "draft.js", "desk.js", "start.js")
+_SCRIPTS = (
+    "outbox.js", "pair-buffer.js", "view.js", "draft.js", "keys.js", "desk.js", "start.js",
+)  # fmt: skip
+_STYLES = ("page.css", "layout.css", "text.css", "verdict.css", "dialogs.css")
+_INCLUDE = re.compile(r"<!-- include ([\w.-]+) -->")
 
-SHELL_CSS = (_HERE / "shell.css").read_text(encoding="utf-8")
+
+def _read(folder: str, name: str) -> str:
+    return (_HERE / folder / name).read_text(encoding="utf-8")
+
+
+SHELL_CSS = _read("styles", "shell.css")
 """Styles of the page around the component; the mount takes them, not the component."""
 
 HEAD = '<link rel="icon" href="/static/kite.svg">'
 """HTML that the mount adds to the document's head."""
 
 
+def markup() -> str:
+    """The page's HTML, with the files that `page.html` includes."""
+    return _INCLUDE.sub(lambda found: _read("markup", found[1]), _read("markup", "page.html"))
+
+
+def styles() -> str:
+    """The page's style sheets, joined."""
+    return "\n".join(_read("styles", name) for name in _STYLES)
+
+
+def script() -> str:
+    """The page's scripts, joined into one scope."""
+    return '"use strict";\n' + "\n".join(_read("scripts", name) for name in _SCRIPTS)
+
+
 def build() -> gr.Blocks:
     """The page, to be mounted at ``/label``.  It exposes no callable Gradio function."""
-    script = "\n".join((_HERE / name).read_text(encoding="utf-8") for name in _SCRIPTS)
     with gr.Blocks(title="Kitestring", analytics_enabled=False, fill_width=True) as blocks:
         gr.HTML(
             value="",
-            html_template=(_HERE / "page.html").read_text(encoding="utf-8"),
-            css_template=(_HERE / "page.css").read_text(encoding="utf-8"),
-            js_on_load=f'"use strict";\n{script}',
+            html_template=markup(),
+            css_template=styles(),
+            js_on_load=script(),
             apply_default_css=False,
             padding=False,
         )

@@ -19,7 +19,7 @@ PAGES = {
         + [(state, f"{state}-bg") for state in ("info", *STATES)],
     ),
     "label": (
-        "annotate/page.css", r"\.desk \{", r'\.desk\[data-theme="dark"\] \{', "",
+        "annotate/styles/page.css", r"\.desk \{", r'\.desk\[data-theme="dark"\] \{', "",
         [(ink, paper) for ink in ("ink", "soft", "accent", "warn", "a", "b")
          for paper in ("paper", "card", "sunken")]
         + [("on-accent", "accent"), ("warn", "warn-soft"), ("bad", "bad-soft")]

@@ -94,7 +94,12 @@ def test_no_undo_is_offered_where_there_is_nothing_to_undo(browser, small, who):
 
 
 def test_every_phase_has_its_text_and_nothing_else_has(browser):
-    view = Path(label_page.__file__).with_name("view.js").read_text(encoding="utf-8")
+    view = (
+        Path(label_page.__file__)
+        .with_name("scripts")
+        .joinpath("view.js")
+        .read_text(encoding="utf-8")
+    )
     with new_page(browser) as page:
         texts = page.evaluate(f"() => {{ {view}; return IDLE; }}")
     others = {"loading", "nothing", "somebody-else", "unreachable"}

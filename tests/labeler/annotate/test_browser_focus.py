@@ -48,14 +48,22 @@ def test_a_choice_made_by_tab_and_enter_keeps_its_focus(page):
     assert page.evaluate("document.activeElement.classList.contains('b')")
 
 
-def test_the_guidelines_end_above_the_judgment_with_details_open(page):
+def test_the_guidelines_stand_beside_pair_and_judgment_which_share_their_edges(page):
     page.keyboard.press("g")
     page.keyboard.press("d")
     expect(page.locator(".details")).to_be_visible()
+    cards, buttons = (
+        [page.locator(f"{kind}.{side}").bounding_box() for side in "ab"]
+        for kind in (".response", ".choice")
+    )
+    assert cards[0]["x"] == buttons[0]["x"]
+    ends = [box["x"] + box["width"] for box in (cards[1], buttons[1])]
+    assert ends[0] == ends[1]
     page.locator(".guidelines .text").evaluate(
         "n => { n.innerHTML = '<p>A paragraph.</p>'.repeat(60) + '<p id=last>The last.</p>' }"
     )
     panel = page.locator(".guidelines > div")
     panel.evaluate("n => { n.scrollTop = n.scrollHeight }")
     last, verdict = (page.locator(each).bounding_box() for each in ("#last", ".verdict"))
-    assert last["y"] + last["height"] <= verdict["y"]
+    assert last["y"] + last["height"] <= 800
+    assert verdict["x"] + verdict["width"] <= last["x"]

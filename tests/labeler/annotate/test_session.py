@@ -6,7 +6,6 @@ import dataclasses
 import json
 import re
 import uuid
-from pathlib import Path
 from typing import get_args
 
 import pytest
@@ -270,16 +269,14 @@ def test_one_pair_is_handed_out_whatever_its_size(tmp_path, monkeypatch):
 
 
 def test_the_page_offers_the_outcomes_criteria_and_strengths_that_are_stored():
-    folder = Path(label_page.__file__).parent
-    view, markup = (folder / name for name in ("view.js", "page.html"))
+    view, html = label_page.script(), label_page.markup()
 
     def keys(name: str) -> list[str]:
-        [body] = re.findall(rf"^const {name} = {{(.*)}};$", view.read_text(), re.MULTILINE)
+        [body] = re.findall(rf"^const {name} = {{(.*)}};$", view, re.MULTILINE)
         return re.findall(r"(\w+): \"", body)
 
     assert keys("CRITERIA") == list(CRITERIA)
     assert keys("OUTCOMES") == list(get_args(ScreenOutcome))
-    html = markup.read_text()
     assert sorted(re.findall(r'data-outcome="(\w+)"', html)) == sorted(get_args(ScreenOutcome))
     buttons = re.findall(r'data-strength="(\d)"[^>]*>(\w+)<', html)
     assert {int(number): word for number, word in buttons} == STRENGTHS

@@ -4,17 +4,6 @@ const HISTORY = 50; // latest acts of this page, which it can undo without askin
 const REFRESH = 60000; // milliseconds between requests for the counts and the guidelines
 const UNREAD = 250; // milliseconds in which nobody can read a pair: a judgment is then a slip
 
-// The character that the pressed key has on a US keyboard, for layouts whose own character is not a
-// shortcut: digits that need Shift (AZERTY) and other scripts (Cyrillic, Arabic).  A Latin letter
-// never counts as another letter, because its key cap says something else.  Nor does the Hungarian ö
-// count as 0, which has a key of its own.
-function onLatinKeyboard({ key, code, shiftKey }) {
-  if (key === "\u061f") return "?"; // the Arabic question mark
-  const [, digit, letter] = /^(?:Digit(\d)|Key([A-Z]))$/.exec(code) ?? [];
-  if (digit) return shiftKey || key.toLowerCase() === "ö" ? undefined : digit;
-  return letter && /^\p{L}$/u.test(key) && !/^\p{Script=Latin}$/u.test(key) ? letter.toLowerCase() : undefined;
-}
-
 class Desk {
   constructor(person, progress) {
     this.person = person;
@@ -369,10 +358,6 @@ class Desk {
     window.addEventListener("online", () => this.wake());
     window.addEventListener("focus", () => this.wake());
     this.toggleDetails(recall("details") === "true");
-    // The guidelines end above the button bar, whose height changes with Details.
-    new ResizeObserver(([{ target }]) => {
-      $(".desk").style.setProperty("--verdict", `${target.offsetHeight}px`);
-    }).observe($(".verdict"));
   }
 
   // Double clicks are slower than repeated keys.
