@@ -355,6 +355,28 @@ def test_a_formula_that_cannot_be_typeset_leaves_none_typeset():
     assert not notice
 
 
+@pytest.mark.parametrize(
+    "latex",
+    [
+        r"\begin{aligned} a &= b \\ c &= d \end{aligned}",
+        r"\begin{gathered} a \\ b \end{gathered}",
+        r"\begin{rcases} a \\ b \end{rcases}",
+        r"\begin{array}{c|c} a & b \end{array}",
+        r"a \\ b",
+        r"\boxed{x = 1}",
+        r"\cancel{x}",
+        r"\ce{H2O}",
+        r"\unknown{x}",
+        r"\rule{1em}{1em}",
+    ],
+)
+def test_a_formula_of_which_a_part_would_be_lost_is_shown_as_source(latex):
+    shown = Audit(render(f"$${latex}$$"))
+
+    assert "math" not in shown.tags
+    assert shown.text.strip() == latex
+
+
 def test_the_formulas_of_one_text_are_bounded_but_not_the_dollars_of_code():
     most = "$a$ " * MAX_FORMULAS
     assert render(most).count("<math") == MAX_FORMULAS
