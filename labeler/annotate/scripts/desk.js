@@ -14,7 +14,6 @@ class Desk {
     this.judging = false; // whether a pair was shown since the page last said that none is left
     this.known = new WeakSet(); // pairs that were on the screen before
     this.fresh = false; // whether the pair is on the screen for the first time
-    this.keysOff = recall("keys") === "off"; // single-letter shortcuts: speech input can trigger them
     this.plain = false;
     this.everSaved = false;
     this.stopwatch = new Stopwatch();
@@ -246,14 +245,14 @@ class Desk {
   }
 
   toggleShortcuts() {
-    this.keysOff = !this.keysOff;
-    remember("keys", this.keysOff ? "off" : "on");
-    this.showShortcuts();
+    keys.off = !keys.off;
+    remember("keys", keys.off ? "off" : "on");
+    keys.show();
   }
 
-  showShortcuts() {
-    $("[data-do=shortcuts]").textContent = this.keysOff ? "Turn on shortcuts" : "Turn off shortcuts";
-    $(".desk").classList.toggle("keys-off", this.keysOff);
+  openComment() {
+    this.toggleDetails(true);
+    $(".comment textarea").focus();
   }
 
   async showFigures() {
@@ -309,7 +308,7 @@ class Desk {
       help: () => $(".help").showModal(),
       theme: () => setTheme($(".desk").dataset.theme === "dark" ? "light" : "dark"),
     };
-    for (const button of $$("[data-do]")) {
+    for (const button of $$("[data-do]").filter(({ dataset }) => dataset.do in doing)) {
       button.onclick = (event) => {
         if (button.dataset.do !== "skip" || !this.slipped(event)) doing[button.dataset.do]();
       };
@@ -322,36 +321,12 @@ class Desk {
         this.judge(button.dataset.outcome);
       };
     }
-    // A key that answers the pair does nothing while the pair is unread or covered.
-    const guarded = (action) => () => {
-      if (!this.unread && !this.covered) action();
-    };
-    const keys = {
-      1: guarded(() => this.judge("a")),
-      2: guarded(() => this.judge("b")),
-      0: guarded(() => this.judge("tie")),
-      9: guarded(() => this.judge("both_bad")),
-      s: guarded(doing.skip),
-      f: guarded(doing.flag),
-      z: doing.undo,
-      d: doing.details,
-      r: doing.plain,
-      g: doing.guidelines,
-      "?": doing.help,
-      q: () => this.draft.setStrength(1),
-      w: () => this.draft.setStrength(2),
-      e: () => this.draft.setStrength(3),
-      c: () => {
-        this.toggleDetails(true);
-        $(".comment textarea").focus();
-      },
-    };
-    document.addEventListener("keydown", (event) => this.press(event, keys));
+    this.wireKeys(doing);
+    document.addEventListener("keydown", (event) => this.press(event));
     document.addEventListener("pointermove", () => $(".desk").classList.add("pointing"));
     document.addEventListener("pointerdown", (event) => {
       if (!$(".menu").contains(event.target)) $(".menu").open = false;
     });
-    this.showShortcuts();
     window.addEventListener("beforeunload", (event) => {
       if (this.outbox.hasVolatileActs) event.preventDefault();
     });
@@ -360,35 +335,68 @@ class Desk {
     this.toggleDetails(recall("details") === "true");
   }
 
+  wireKeys({ undo, skip, flag, details, plain, guidelines, help }) {
+    keys.bind({
+      a: () => this.judge("a"),
+      b: () => this.judge("b"),
+      tie: () => this.judge("tie"),
+      "both-bad": () => this.judge("both_bad"),
+      slightly: () => this.draft.setStrength(1),
+      clearly: () => this.draft.setStrength(2),
+      much: () => this.draft.setStrength(3),
+      comment: () => this.openComment(),
+      ...{ undo, skip, flag, details, plain, guidelines, help },
+    });
+    const own = `shortcuts.${this.person.id}`;
+    keys.restore(recall(own), (text) => remember(own, text));
+    keys.off = recall("keys") === "off"; // speech input can trigger single-letter shortcuts
+    keys.wire($(".help"));
+  }
+
   // Double clicks are slower than repeated keys.
   slipped(event) {
     return event.detail >= 2 || this.unread;
   }
 
-  press(event, keys) {
+  press(event) {
     if (event.key === "Escape") return this.escape(event);
     // Holding Enter would repeatedly press the focused button.
     if (event.repeat && event.key === "Enter" && event.target.closest("button")) event.preventDefault();
     if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) return this.send(event);
-    if (this.keysOff || event.repeat || event.ctrlKey || event.metaKey || event.altKey || $("dialog[open]")) return;
+    if (keys.off || event.repeat || event.ctrlKey || event.metaKey || event.altKey || $("dialog[open]")) return;
     if (event.target.closest("input, textarea, select, [contenteditable]")) return;
-    const action = keys[event.key.toLowerCase()] ?? keys[onLatinKeyboard(event)];
+    const action = keys.find(event);
     if (!action) return;
     event.preventDefault();
     $(".desk").classList.remove("pointing"); // a resting pointer must not highlight a button
-    action();
+    // An answer to a pair that is unread or covered is a slip.
+    if (!action.answers || !(this.unread || this.covered)) action.run();
   }
 
-  // Ctrl+Enter sends the text of the dialog.
+  // Ctrl+Enter sends what is being written.
   send(event) {
-    const writing = event.target.closest("dialog textarea");
+    const writing = event.target.closest("textarea");
     if (!writing || event.repeat) return;
     event.preventDefault();
-    writing.form.requestSubmit(writing.form.querySelector("button.strong"));
+    if (writing.form) writing.form.requestSubmit(writing.form.querySelector("button.strong"));
+    else this.sendComment();
+  }
+
+  // A comment belongs to a judgment: without a choice there is nothing to send.
+  sendComment() {
+    $(".comment textarea").blur();
+    this.tell("Choose A or B first.");
+  }
+
+  // A sentence about what the page did not do, on the screen and for screen readers.
+  tell(sentence) {
+    showTrace(sentence);
+    announce(sentence);
   }
 
   escape(event) {
     if (event.target.closest("textarea")) event.target.blur();
+    else if ($("dialog[open]")) return; // the dialog closes by itself
     else if ($(".menu").open) $(".menu").open = false;
     else if (!$(".guidelines").hidden) this.toggleGuidelines();
   }

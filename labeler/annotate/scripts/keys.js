@@ -1,4 +1,30 @@
-// Keys.
+// The keyboard shortcuts: one table, from which the keys, their hints on buttons, `aria-keyshortcuts`
+// and the list in Help are made.  Each annotator can change their keys in Help, for one browser.
+
+// `answers`: the action is about the pair on the screen, so it waits until the pair can be read.
+// `also`: a second key, which cannot be changed.
+const ACTIONS = [
+  { id: "a", label: "A is better", key: "1", answers: true },
+  { id: "b", label: "B is better", key: "2", answers: true },
+  { id: "both-bad", label: "Both bad: neither is acceptable", key: "9", answers: true },
+  { id: "tie", label: "Tie: both are equally good", key: "0", answers: true },
+  { id: "slightly", label: "Slightly better (press before A or B)", key: "q" },
+  { id: "clearly", label: "Clearly better (press before A or B)", key: "w" },
+  { id: "much", label: "Much better (press before A or B)", key: "e" },
+  { id: "skip", label: "Skip a pair that you cannot judge", key: "s", answers: true },
+  { id: "flag", label: "Flag a pair that should not be here", key: "f", answers: true },
+  { id: "undo", label: "Undo the last action", key: "z" },
+  { id: "details", label: "Show criteria and comment", key: "d" },
+  { id: "comment", label: "Write a comment", key: "c" },
+  { id: "plain", label: "Show the unformatted text", key: "r" },
+  { id: "guidelines", label: "Show the guidelines", key: "g" },
+  { id: "help", label: "Show this list", key: "?" },
+];
+const FIXED = [
+  { caps: ["Ctrl", "Enter"], label: "Send the flag, or the judgment with its comment" },
+  { caps: ["Esc"], label: "Leave the comment; close a panel" },
+];
+const ARROWS = { arrowleft: "←", arrowright: "→", arrowup: "↑", arrowdown: "↓" };
 
 // The character that the pressed key has on a US keyboard, for layouts whose own character is not a
 // shortcut: digits that need Shift (AZERTY) and other scripts (Cyrillic, Arabic).  A Latin letter
@@ -10,3 +36,163 @@ function onLatinKeyboard({ key, code, shiftKey }) {
   if (digit) return shiftKey || key.toLowerCase() === "ö" ? undefined : digit;
   return letter && /^\p{L}$/u.test(key) && !/^\p{Script=Latin}$/u.test(key) ? letter.toLowerCase() : undefined;
 }
+
+class Keys {
+  constructor(actions) {
+    this.actions = [...actions];
+    this.own = {}; // keys that the annotator has chosen, by action
+    this.off = false;
+    this.waiting = null; // the action whose next key is being chosen
+    this.store = () => {};
+    this.settle();
+  }
+
+  // For other scripts: a further action {id, label, key, run}, which Help lists like the others.
+  add(action) {
+    this.actions.push(action);
+    this.settle();
+    if (this.dialog) this.show();
+  }
+
+  // What the actions of the table do, by id.
+  bind(runs) {
+    for (const [id, run] of Object.entries(runs)) this.actions.find((action) => action.id === id).run = run;
+  }
+
+  // The annotator's own keys, and how to store them.
+  restore(text, store) {
+    this.store = store;
+    try {
+      const own = Object.entries(JSON.parse(text) ?? {});
+      this.own = Object.fromEntries(own.filter(([, key]) => typeof key === "string"));
+    } catch {
+      // Unreadable: the defaults.
+    }
+    this.settle();
+  }
+
+  // A key must not do two things: where one's own key is taken since, the action has its default.
+  settle() {
+    const own = { ...this.own };
+    for (;;) {
+      this.keyOf = new Map(this.actions.map(({ id, key }) => [id, own[id] ?? key]));
+      const clashing = this.actions.filter((action) => own[action.id] && this.holder(this.keyOf.get(action.id), action));
+      if (!clashing.length) return;
+      for (const { id } of clashing) delete own[id];
+    }
+  }
+
+  // The action that has a key, other than `except`.
+  holder(key, except) {
+    return key && this.actions.find((action) => action !== except && [this.keyOf.get(action.id), action.also].includes(key));
+  }
+
+  // The action that a key event asks for.
+  find(event) {
+    return this.holder(event.key?.toLowerCase()) || this.holder(onLatinKeyboard(event));
+  }
+
+  cap(id) {
+    const key = this.keyOf.get(id);
+    return ARROWS[key] ?? key.toUpperCase();
+  }
+
+  // Hints and list
+
+  // `[data-key]` names the action of a button; its `kbd`, if it has one, shows the key.
+  show() {
+    for (const node of $$("[data-key]")) {
+      if (this.off) node.removeAttribute("aria-keyshortcuts");
+      else node.setAttribute("aria-keyshortcuts", this.keyOf.get(node.dataset.key));
+      const hint = node.querySelector("kbd");
+      if (hint) hint.textContent = this.cap(node.dataset.key);
+    }
+    $(".desk").classList.toggle("keys-off", this.off);
+    const rows = this.actions.map((action) => this.row(action.label, this.changer(action)));
+    const fixed = FIXED.map(({ caps, label }) => this.row(label, ...caps.map((cap) => make("kbd", "", cap))));
+    this.dialog.querySelector("dl").replaceChildren(...rows, ...fixed);
+    this.dialog.querySelector("[data-do=shortcuts]").textContent = this.off ? "Turn on shortcuts" : "Turn off shortcuts";
+    this.dialog.querySelector("[data-do=defaults]").hidden = !Object.keys(this.own).length;
+  }
+
+  row(label, ...caps) {
+    const row = make("div");
+    const keys = make("dd");
+    keys.append(...caps);
+    row.append(make("dt", "", label), keys);
+    return row;
+  }
+
+  changer(action) {
+    const button = make("button", "changer");
+    button.type = "button";
+    button.dataset.action = action.id;
+    button.append(make("kbd", "", this.cap(action.id)));
+    if (action.also) button.append(" ", make("kbd", "", action.also));
+    button.setAttribute("aria-label", `${button.textContent}: change the key for “${action.label}”`);
+    button.onclick = () => this.ask(action, button);
+    button.onblur = () => this.waiting === action && this.answer("");
+    return button;
+  }
+
+  // Changing a key
+
+  wire(dialog) {
+    this.dialog = dialog;
+    dialog.addEventListener("keydown", (event) => this.waiting && this.hear(event), true);
+    dialog.onclose = () => this.answer("");
+    dialog.querySelector("[data-do=defaults]").onclick = () => this.restoreDefaults();
+    this.show();
+  }
+
+  ask(action, button) {
+    this.waiting = action;
+    button.classList.add("asked");
+    button.querySelector("kbd").textContent = "…";
+    this.say(`Press the new key for “${action.label}”. Esc keeps the old one.`);
+  }
+
+  hear(event) {
+    if (["Shift", "CapsLock"].includes(event.key) || event.ctrlKey || event.metaKey || event.altKey) return;
+    if (event.key === "Tab") return; // moves on; the blur ends the question
+    event.preventDefault(); // Esc would close the list
+    event.stopPropagation();
+    if (event.key === "Escape") return this.answer("The key stays as it was.");
+    const key = onLatinKeyboard(event) ?? event.key.toLowerCase();
+    const holder = this.holder(key, this.waiting);
+    if ([...key].length !== 1 || key === " ") this.say("This key cannot be a shortcut. Press a letter, a digit or a sign.");
+    else if (holder) this.say(`“${key.toUpperCase()}” is the key for “${holder.label}”. Press another key.`);
+    else this.choose(this.waiting, key);
+  }
+
+  choose(action, key) {
+    if (key === action.key) delete this.own[action.id];
+    else this.own[action.id] = key;
+    this.store(JSON.stringify(this.own));
+    this.settle();
+    this.answer(`The key for “${action.label}” is now ${this.cap(action.id)}.`);
+  }
+
+  restoreDefaults() {
+    this.own = {};
+    this.store(JSON.stringify(this.own));
+    this.settle();
+    this.answer("All keys have their defaults.");
+  }
+
+  // The list is made anew, so the focus returns to the button of the same action.
+  answer(sentence) {
+    const action = this.waiting;
+    this.waiting = null;
+    this.say(sentence);
+    this.show();
+    if (action && sentence) this.dialog.querySelector(`[data-action="${action.id}"]`).focus();
+    else if (sentence) this.dialog.querySelector("[data-action]").focus();
+  }
+
+  say(sentence) {
+    this.dialog.querySelector("[role=status]").textContent = sentence;
+  }
+}
+
+const keys = new Keys(ACTIONS);

@@ -5,6 +5,7 @@ const $$ = (selector) => [...element.querySelectorAll(selector)];
 
 const ROLES = { system: "System", user: "User", assistant: "Assistant" };
 const OUTCOMES = { a: "A is better", b: "B is better", tie: "Tie", both_bad: "Both bad" };
+const STRENGTHS = { 1: "slightly", 2: "clearly", 3: "much" };
 const CRITERIA = { helpful: "More helpful", truthful: "More truthful", harmless: "More harmless", clear: "Clearer" };
 // Title and sentence while there is no pair to judge, by phase of the loop or problem.
 const NEXT_ITERATION = ["All caught up", "You have no pairs left to judge. New pairs will appear here after the next sampling."];
@@ -51,17 +52,15 @@ function showPair(pair, plain) {
   fillText($(".response.b .text"), pair.b, plain);
 }
 
-const strengthInWords = (strength) => $(`[data-strength="${strength}"]`).textContent;
-
 function judgmentInWords({ outcome, strength }) {
   if (!strength) return OUTCOMES[outcome];
-  return `${outcome.toUpperCase()} is ${strengthInWords(strength)} better`;
+  return `${outcome.toUpperCase()} is ${STRENGTHS[strength]} better`;
 }
 
 // Short enough for a phone's row of buttons, such as "A, clearly".
 function judgmentInShort({ outcome, strength }) {
   const name = outcome.length === 1 ? outcome.toUpperCase() : OUTCOMES[outcome];
-  return strength ? `${name}, ${strengthInWords(strength)}` : name;
+  return strength ? `${name}, ${STRENGTHS[strength]}` : name;
 }
 
 // The latest act, beside the button that undoes it.  Screen readers hear it from the announcer.

@@ -278,5 +278,7 @@ def test_the_page_offers_the_outcomes_criteria_and_strengths_that_are_stored():
     assert keys("CRITERIA") == list(CRITERIA)
     assert keys("OUTCOMES") == list(get_args(ScreenOutcome))
     assert sorted(re.findall(r'data-outcome="(\w+)"', html)) == sorted(get_args(ScreenOutcome))
-    buttons = re.findall(r'data-strength="(\d)"[^>]*>(\w+)<', html)
+    buttons = re.findall(r'data-strength="(\d)"[^>]*>(\w+) <kbd', html)
     assert {int(number): word for number, word in buttons} == STRENGTHS
+    [words] = re.findall(r"^const STRENGTHS = {(.*)};$", view, re.MULTILINE)
+    assert {int(n): word for n, word in re.findall(r'(\d): "(\w+)"', words)} == STRENGTHS
