@@ -148,7 +148,7 @@ def test_buttons_and_help_show_the_same_keys(fresh):
     assert listed["much"] == "E"
 
 
-def test_a_key_of_ones_own_works_is_shown_and_stays(fresh, world, browser, server):
+def test_a_key_of_ones_own_works_is_shown_and_stays(fresh, world, server):
     page, ann = fresh
     db, _ = world
     assert "is now X" in change(page, "skip", "x")
@@ -251,4 +251,3 @@ def test_escape_closes_one_thing_at_a_time(fresh):
     expect(page.locator(".guidelines")).to_be_visible()
     page.keyboard.press("Escape")
     expect(page.locator(".guidelines")).to_be_hidden()
-
