@@ -13,7 +13,8 @@ import gradio as gr
 
 _HERE = Path(__file__).parent
 _SCRIPTS = (
-    "outbox.js", "pair-buffer.js", "view.js", "draft.js", "keys.js", "desk.js", "start.js",
+    "outbox.js", "pair-buffer.js", "view.js", "conversation.js", "sides.js", "draft.js", "keys.js",
+    "desk.js", "start.js",
 )  # fmt: skip
 _STYLES = ("page.css", "layout.css", "text.css", "verdict.css", "dialogs.css")
 _INCLUDE = re.compile(r"<!-- include ([\w.-]+) -->")

@@ -149,6 +149,7 @@ class Desk {
     if (Object.keys(criteria).length) body.criteria = criteria;
     if (comment) body.comment = comment;
     this.act("/label/api/judgments", body, judgmentInWords(body), judgmentInShort(body));
+    flash(outcome);
   }
 
   skip() {
@@ -345,6 +346,8 @@ class Desk {
       clearly: () => this.draft.setStrength(2),
       much: () => this.draft.setStrength(3),
       comment: () => this.openComment(),
+      jump: jumpToResponses,
+      switch: () => sides.toggle(),
       ...{ undo, skip, flag, details, plain, guidelines, help },
     });
     const own = `shortcuts.${this.person.id}`;

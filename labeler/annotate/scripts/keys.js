@@ -17,6 +17,8 @@ const ACTIONS = [
   { id: "details", label: "Show criteria and comment", key: "d" },
   { id: "comment", label: "Write a comment", key: "c" },
   { id: "plain", label: "Show the unformatted text", key: "r" },
+  { id: "jump", label: "Jump to the responses, and back", key: "j" },
+  { id: "switch", label: "Switch between A and B on a narrow screen", key: "x" },
   { id: "guidelines", label: "Show the guidelines", key: "g" },
   { id: "help", label: "Show this list", key: "?" },
 ];

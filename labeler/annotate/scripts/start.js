@@ -31,6 +31,19 @@ function setTheme(theme) {
   remember("theme", theme);
 }
 
+const SIZES = [0.875, 1, 1.125, 1.25, 1.5, 1.75]; // of the text of prompts, responses and guidelines
+
+function setTextSize(size) {
+  $(".desk").style.setProperty("--text-size", size);
+  $(".sizes output").textContent = `${Math.round(size * 100)}%`;
+  remember("text-size", size);
+  for (const button of $$("[data-size]")) {
+    const next = SIZES[SIZES.indexOf(size) + Number(button.dataset.size)];
+    button.disabled = next === undefined;
+    button.onclick = () => setTextSize(next);
+  }
+}
+
 // Asks first who is signed in, because each annotator has their own outbox.
 async function start() {
   let pause = 500;
@@ -57,6 +70,12 @@ followTheSystem();
 systemDark.addEventListener("change", followTheSystem);
 const remembered = recall("theme");
 if (remembered) setTheme(remembered);
+setTextSize(SIZES.find((size) => String(size) === recall("text-size")) ?? 1);
+$(".skip").onclick = (event) => {
+  event.preventDefault();
+  jumpToResponses();
+};
+const sides = new Sides();
 showState("loading");
 showIdle("loading", 0);
 start();

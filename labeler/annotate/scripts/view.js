@@ -36,20 +36,21 @@ function fillText(node, shown, plain) {
 }
 
 function showPair(pair, plain) {
-  const turns = pair.prompt.map((message, index) => {
-    const last = index === pair.prompt.length - 1 ? " last" : "";
-    const turn = make("div", `turn ${message.role}${last}`);
-    const text = make("div", "text");
-    text.dir = "auto";
-    fillText(text, message, plain);
-    turn.append(make("span", "who", ROLES[message.role]), text);
-    return turn;
-  });
-  $(".prompt").replaceChildren(...turns);
+  $(".pair").hidden = false; // heights are measured
+  showConversation(pair, plain);
   $(".notice").textContent = pair.notice;
   $(".notice").hidden = !pair.notice || plain; // the notice is about formatting
   fillText($(".response.a .text"), pair.a, plain);
   fillText($(".response.b .text"), pair.b, plain);
+  sides.show();
+}
+
+// The card of the chosen response lights up for a moment, over the next pair.
+function flash(outcome) {
+  const card = $(`.response.${outcome}`);
+  if (!card || matchMedia("(prefers-reduced-motion: reduce)").matches) return;
+  const color = getComputedStyle(card).getPropertyValue("--side");
+  card.animate({ boxShadow: [`0 0 0 3px ${color}`, "0 0 0 3px transparent"] }, { duration: 350, easing: "ease-out" });
 }
 
 function judgmentInWords({ outcome, strength }) {
@@ -122,8 +123,9 @@ function agreementInWords({ agreement, shared_pairs: pairs }) {
 // Each figure has a name, a value and an explanation.  `figures` is null if the server did not answer.
 function fillFigures(figures) {
   if (!figures) {
-    $(".figures dl").replaceChildren(make("p", "", "Your statistics could not be loaded. Try again in a moment."));
-    return;
+    const row = make("div");
+    row.append(make("dt", "", "Your statistics could not be loaded."), make("dd", "hint", "Try again in a moment."));
+    return $(".figures dl").replaceChildren(row);
   }
   const { judgments, today, decided, median_seconds: seconds } = figures;
   const sides = decided ? `Of ${decided} preferences. Sides are random, so about 50% is expected.` : "";
@@ -138,7 +140,7 @@ function fillFigures(figures) {
   const nodes = rows.map(([name, value, hint]) => {
     const row = make("div");
     row.append(make("dt", "", name), make("dd", "", value));
-    if (hint) row.append(make("small", "", hint));
+    if (hint) row.append(make("dd", "hint", hint));
     return row;
   });
   $(".figures dl").replaceChildren(...nodes);

@@ -1,0 +1,98 @@
+"""Every state of the annotator's page, checked by axe (WCAG 2.2 and best practices)."""
+
+from __future__ import annotations
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Page, expect
+
+from tests.helpers.browser import new_page
+from tests.helpers.desk_browser import desk_page, press
+from tests.helpers.desk_world import add_pairs, add_person, make_app, serving, workspace
+from tests.labeler.annotate.test_browser_conversation import conversation
+
+RULES = {name: {"enabled": True} for name in ("label-content-name-mismatch", "target-size")}
+"""Rules that axe does not run by default."""
+SAMPLE = """# A heading
+
+A [link](https://example.org) in a sentence, **bold**, ~~struck~~ and `code`.
+
+* [x] a task
+
+| a | b |
+|---|---|
+| 1 | 2 |
+
+```python
+def f(x): return "text"  # a comment
+```
+"""
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory):
+    texts = [
+        (conversation(12, system="You are a gardener.", last="Why?"), SAMPLE, SAMPLE * 12),
+        ("Short?", "yes", "no"),
+    ]
+    with workspace(tmp_path_factory.mktemp("desk"), []) as db:
+        add_pairs(db, texts, wanted=20)
+        yield db, make_app(db)
+
+
+@pytest.fixture(scope="module")
+def server(world):
+    with serving(world[1]) as running:
+        yield running
+
+
+def violations(page: Page) -> list[tuple[str, str]]:
+    page.wait_for_timeout(400)  # colors that fade have arrived
+    found = Axe().run(page, options={"rules": RULES}).response["violations"]
+    return [(each["id"], node["html"][:200]) for each in found for node in each["nodes"]]
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1440, 390])
+def test_no_state_violates_a_rule(browser, world, server, width, scheme):
+    person = add_person(world[0], f"{width} {scheme}")
+    with desk_page(browser, world, server, person, width=width, scheme=scheme) as page:
+        keys = {"judging": None, "details": "d", "plain text": "r", "guidelines": "g"}
+        for state, key in keys.items():
+            if key:
+                page.keyboard.press(key)
+            assert violations(page) == [], state
+        page.keyboard.press("Escape")
+        for dialog, key in {".help": "?", ".flagging": "f"}.items():
+            page.keyboard.press(key)
+            expect(page.locator(dialog)).to_be_visible()
+            assert violations(page) == [], dialog
+            page.keyboard.press("Escape")
+        page.locator(".menu summary").click()
+        assert violations(page) == [], "menu"
+        page.locator("[data-do=figures]").click()
+        expect(page.locator(".figures")).to_be_visible()
+        assert violations(page) == [], "figures"
+        page.keyboard.press("Escape")
+
+        press(page, "1")
+        page.context.set_offline(True)
+        page.keyboard.press("2")
+        expect(page.locator(".status")).to_have_attribute("data-status", "waiting")
+        assert violations(page) == [], "offline"
+        page.context.set_offline(False)
+        expect(page.locator(".empty h1")).to_have_text("All caught up")
+        assert violations(page) == [], "idle"
+
+
+def test_the_rules_find_a_violation(browser, world, server):
+    with desk_page(browser, world, server, add_person(world[0], "control")) as page:
+        page.locator(".choices").evaluate("n => n.append(document.createElement('button'))")
+        assert "button-name" in {rule for rule, _ in violations(page)}
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_sign_in_page_violates_no_rule(browser, server, scheme):
+    with new_page(browser, scheme=scheme) as page:
+        page.goto(f"{server.url}/sign-in")
+        assert violations(page) == []
