@@ -16,12 +16,20 @@ BASELINES = [
 ]
 
 
-@pytest.mark.parametrize("beta", [0.1, 0.3, 1.0, 10.0])
+def betas(*usual: float) -> list:
+    """All four; the slow suite has those that are not usual."""
+    slow = pytest.mark.slow
+    return [
+        beta if beta in usual else pytest.param(beta, marks=slow) for beta in (0.1, 0.3, 1.0, 10.0)
+    ]
+
+
+@pytest.mark.parametrize("beta", betas(0.1, 10.0))
 def test_reaches_the_closed_form_optimum(beta):
     assert distance_left(beta, updates=40) <= 0.01
 
 
-@pytest.mark.parametrize("beta", [0.1, 0.3, 1.0, 10.0])
+@pytest.mark.parametrize("beta", betas(0.3))
 def test_reaches_it_with_a_critic_of_its_own(beta):
     assert distance_left(beta, updates=30, critic="separate") <= 0.01
 
