@@ -241,7 +241,8 @@ class Judgment:
 
     `shown_swapped` is True if `first` was on the right (B).  `strength` is 1 slightly, 2 clearly or
     3 much better.  `criteria` maps a criterion to first, second or tie.  `replaces` is the id of
-    the annotator's earlier judgment that this one revises.
+    the annotator's earlier judgment that this one revises.  `guidelines` is the version (digest) of
+    the guidelines on the annotator's page, None if unknown.
     """
 
     id: str
@@ -253,6 +254,7 @@ class Judgment:
     criteria: Mapping[str, str] = field(default_factory=dict)
     comment: str = ""
     milliseconds: int | None = None
+    guidelines: str | None = None
     replaces: str | None = None
     created_at: datetime = field(default_factory=now)
 

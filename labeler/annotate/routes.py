@@ -83,6 +83,7 @@ class JudgmentBody(ActBody):
     ] = {}
     comment: Comment = ""
     milliseconds: int | None = Field(default=None, ge=0, le=MAX_VIEW_MS, strict=True)
+    guidelines: Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")] | None = None
     replaces: UUID | None = None
 
 

@@ -26,7 +26,7 @@ from storage.records import (
     digest,
     now,
 )
-from storage.tables import iterations, settings
+from storage.tables import guidelines, iterations
 
 MAX_AT_ONCE = queue.AT_ONCE
 """Limit of pairs per request."""
@@ -155,7 +155,7 @@ class LabelSession:
 
     def guidelines(self) -> dict[str, str]:
         """The guidelines as text and HTML; ``version`` changes with the text."""
-        text = str(settings.get(self._db, "guidelines", DEFAULT_GUIDELINES))
+        text = guidelines.current(self._db, DEFAULT_GUIDELINES)
         return {"version": digest(text), "text": text, "html": render(text, document=True)}
 
 

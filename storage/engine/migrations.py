@@ -133,6 +133,11 @@ def m005_policy_stage(connection: Connection) -> None:
     connection.execute("UPDATE runs SET stage = 'policy' WHERE stage = 'ppo'")
 
 
+def m006_guidelines(connection: Connection) -> None:
+    """The version of the guidelines that an annotator saw with each judgment."""
+    connection.execute("ALTER TABLE judgments ADD COLUMN guidelines VARCHAR")
+
+
 _ORDER = """
     SELECT id, row_number() OVER (ORDER BY created_at, id) AS seq FROM (
         SELECT id, created_at FROM judgments UNION ALL
@@ -146,6 +151,7 @@ MIGRATIONS: tuple[Migration, ...] = (
     m003_gate,
     m004_order,
     m005_policy_stage,
+    m006_guidelines,
 )
 
 # `journal_bytes`: the length of the journal that is applied, written in each group's transaction.

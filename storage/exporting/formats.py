@@ -61,6 +61,7 @@ class ExportedJudgment:
     criteria: Mapping[str, str]
     comment: str
     milliseconds: int | None
+    guidelines: str | None
     created_at: datetime
     replaces: str | None
     withdrawn_at: datetime | None
@@ -128,6 +129,7 @@ _RAW = pa.schema(
         ("criteria", pa.struct([(name, pa.string()) for name in CRITERIA])),
         ("comment", pa.string()),
         ("milliseconds", pa.int64()),
+        ("guidelines", pa.string()),
         ("shown_swapped", pa.bool_()),
         ("status", pa.string()),
         ("replaces", pa.string()),

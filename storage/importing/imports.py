@@ -61,7 +61,7 @@ _JUDGMENT_COLUMNS = (
     *("prompt", "messages", "instruction", "input", "response_a", "response_b", "annotator"),
     *("outcome", "strength", "comment", "created_at", "model_a", "model_b", "item", "id"),
     *("comparison", "shown_swapped", "criteria", "milliseconds", "replaces", "withdrawn_at"),
-    *("prompt_role", "annotator_kind"),
+    *("prompt_role", "annotator_kind", "guidelines"),
     # In raw exports; an import ignores them.
     *("status", "iteration", "arm"),
 )
@@ -292,6 +292,7 @@ def _judgment_vote(cells: Cells, *, role: PromptRole, source: str) -> Vote:
         criteria=cells.mapping("criteria"),
         comment=cells.text("comment", ""),
         milliseconds=cells.integer("milliseconds", low=0, high=MAX_VIEW_MS),
+        guidelines=cells.name("guidelines", "") or None,
         created_at=cells.time("created_at"),
         item=cells.name("item", "") or None,
         id=cells.name("id", "") or None,

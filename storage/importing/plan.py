@@ -320,6 +320,7 @@ class _Planner:
             criteria={k: _side(v, a_is_first) for k, v in vote.criteria.items()},
             comment=vote.comment,
             milliseconds=vote.milliseconds,
+            guidelines=vote.guidelines,
             created_at=vote.created_at or self._when,
         )
         return judgment, a_is_first

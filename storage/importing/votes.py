@@ -62,6 +62,7 @@ class Vote:
     criteria: Mapping[str, str] = field(default_factory=dict)
     comment: str = ""
     milliseconds: int | None = None
+    guidelines: str | None = None
     created_at: datetime | None = None
     item: str | None = None
     id: str | None = None
@@ -83,6 +84,8 @@ class Vote:
         if self.id is not None:
             return self.id
         said = [self.outcome, self.strength, self.criteria, self.comment, self.milliseconds]
+        if self.guidelines is not None:  # rows of earlier versions keep their ids
+            said.append(self.guidelines)
         # Includes which text was on the left: a vote with swapped sides is a different vote.
         shown = digest(self.a.text, self.b.text) if self.sides_known else ""
         when = self.created_at.isoformat() if self.created_at else ""

@@ -63,6 +63,7 @@ def judgment_operation(
     criteria: Mapping[str, str] | None = None,
     comment: str = "",
     milliseconds: int | None = None,
+    guidelines: str | None = None,
     replaces: str | None = None,
 ) -> Callable[[Transaction], Judgment]:
     """The operation that stores a judgment with the sides of the screen, for `Database.submit`.
@@ -91,6 +92,7 @@ def judgment_operation(
             criteria=sides,
             comment=comment,
             milliseconds=milliseconds,
+            guidelines=guidelines,
             replaces=current,
             created_at=tx.now(),
         )

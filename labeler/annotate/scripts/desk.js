@@ -148,6 +148,8 @@ class Desk {
     if (strength && (outcome === "a" || outcome === "b")) body.strength = strength;
     if (Object.keys(criteria).length) body.criteria = criteria;
     if (comment) body.comment = comment;
+    const { version } = $(".guidelines").dataset;
+    if (version) body.guidelines = version;
     this.act("/label/api/judgments", body, judgmentInWords(body), judgmentInShort(body));
     flash(outcome);
   }

@@ -19,8 +19,9 @@ from storage.engine.database import Database
 from storage.exporting.exports import why_empty
 from storage.exporting.formats import Format, Ties
 from storage.importing.filetypes import READABLE
-from storage.records import PromptRole
-from storage.tables import prompts, settings
+from storage.records import PromptRole, digest
+from storage.tables import guidelines, prompts
+from storage.tables.guidelines import GuidelinesVersion
 
 FORMATS = (
     ("TRL preference pairs", "trl"),
@@ -47,7 +48,6 @@ COMMANDS = (
     ("A TRL preference dataset", "--preferences dataset.parquet"),
     ("Pairs to judge here", "--pairs pairs.jsonl"),
 )
-GUIDELINES = "guidelines"
 _UPLOAD = Markup(
     '<form class="ks-card ks-upload" data-largest="{}">'
     "<p>Each row has <code>prompt</code>, <code>response_a</code> and <code>response_b</code>; "
@@ -78,7 +78,7 @@ class DataTab(Tab):
         html_slot(value=render(_commands(db.workspace)))
         self._guidelines()
         self.inputs = [self.format, self.ties, self.file, self.names]
-        self.outputs = [self.link, self.prompts]
+        self.outputs = [self.link, self.prompts, self.versions]
         self.loaded = [self.guidelines, self.preview]
         for control in (self.format, self.ties, self.file, self.names):
             on(control.input, self._link, self.inputs, [self.link])
@@ -86,7 +86,7 @@ class DataTab(Tab):
         on(self.save.click, self._save, [self.guidelines], [self.answer])
 
     def load(self) -> Updates:
-        text = str(settings.get(self._db, GUIDELINES, DEFAULT_GUIDELINES))
+        text = guidelines.current(self._db, DEFAULT_GUIDELINES)
         return {self.guidelines: text, self.preview: _preview(text)}
 
     def _export(self) -> None:
@@ -116,11 +116,13 @@ class DataTab(Tab):
             with gr.Column(elem_classes="ks-panel", min_width=300):
                 html_slot(value='<div class="ks-label">Preview</div>')
                 self.preview = html_slot(elem_id="guidelines-preview")
+        self.versions = html_slot(elem_id="guidelines-versions")
 
     def refresh(self, format: str, ties: str, file: str, names: bool) -> Updates:
         return {
             self.link: self._link(format, ties, file, names),
             self.prompts: render(_prompts(prompts.counts(self._db))),
+            self.versions: render(_versions(guidelines.versions(self._db))),
         }
 
     def _link(self, format: str, ties: str, file: str, names: bool) -> str:
@@ -143,7 +145,7 @@ class DataTab(Tab):
         def save() -> str:
             if text is None:  # the page's field always sends a text
                 raise ValueError("There was no text. Reload the page.")
-            settings.put(self._db, GUIDELINES, text)
+            guidelines.save(self._db, text)
             return (
                 "Saved. Within about a minute, the annotators' pages show the new guidelines or mark "
                 "them as new."
@@ -168,6 +170,32 @@ def _preview(text: str | None) -> str:
     # `render_markdown` returns safe HTML for any Markdown.
     rendered = Markup(render_markdown(text, document=True))
     return render(Markup('<div class="ks-guidelines">{}</div>').format(rendered))
+
+
+def _versions(versions: list[GuidelinesVersion]) -> Markup:
+    """The versions that judgments were given under; nothing while there is only one."""
+    if len(versions) < 2:
+        return Markup("")
+    columns = [
+        Column("Version"), Column("Judgments", "right"), Column("First used"), Column("Begins with"),
+    ]  # fmt: skip
+    rows = [
+        (
+            each.version,
+            components.number(each.judgments),
+            components.moment(each.first),
+            _first_line(each),
+        )
+        for each in versions
+    ]
+    return components.table(columns, rows, caption="Current judgments by version of the guidelines")
+
+
+def _first_line(version: GuidelinesVersion) -> str:
+    if version.text is None:
+        default = version.version == digest(DEFAULT_GUIDELINES)
+        return "(the default guidelines)" if default else "(text not stored)"
+    return version.text.strip().partition("\n")[0][:80]
 
 
 def _prompts(counts: dict[str, int]) -> Markup:

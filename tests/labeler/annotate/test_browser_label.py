@@ -10,8 +10,9 @@ import uuid
 import pytest
 from playwright.sync_api import expect
 
+from labeler.annotate.session import DEFAULT_GUIDELINES
 from storage.labeling import judgments, queue
-from storage.records import Iteration
+from storage.records import Iteration, digest
 from storage.tables import iterations
 from tests.helpers.browser import new_page, wait_for_pair
 from tests.helpers.desk_browser import (
@@ -58,6 +59,7 @@ def test_labels_by_keyboard_and_by_mouse(browser, world, server, who):
 def test_strength_criteria_and_comment_go_along(browser, world, server, who):
     with desk_page(browser, world, server, who) as page:
         before = shown(page)
+        version = page.locator(".guidelines[data-version]").get_attribute("data-version")
         page.keyboard.press("w")
         page.keyboard.press("c")  # opens the details and puts the cursor into the comment
         page.keyboard.type("1 reason: better put")
@@ -71,6 +73,8 @@ def test_strength_criteria_and_comment_go_along(browser, world, server, who):
         assert page.locator(".comment textarea").input_value() == ""
     [row] = judgments_of(world[0], who)
     assert (row["strength"], row["comment"]) == (2, "1 reason: better put")
+    assert row["guidelines"] == version
+    assert version == digest(DEFAULT_GUIDELINES)
     assert preferred(row) == before[2]
     side = "second" if row["outcome"] == "second" else "first"
     assert f'"clear": "{side}"' in row["criteria"].replace('":"', '": "')

@@ -64,7 +64,14 @@ def count(db, **where):
 
 def test_a_pair_goes_out_and_its_judgment_comes_in(client, db):
     [pair] = take(client)
-    sent = body(pair, strength=3, criteria={"truthful": "b"}, comment="Ünïcode ✓", milliseconds=9)
+    sent = body(
+        pair,
+        strength=3,
+        criteria={"truthful": "b"},
+        comment="Ünïcode ✓",
+        milliseconds=9,
+        guidelines="0123456789abcdef",
+    )
 
     answer = client.post("/label/api/judgments", json=sent)
 
@@ -72,6 +79,7 @@ def test_a_pair_goes_out_and_its_judgment_comes_in(client, db):
     assert answer.json() == {"id": sent["id"], "saved": True}
     kept = lookup.by_key(db, Judgment, sent["id"])
     assert (kept.strength, kept.comment, kept.milliseconds) == (3, "Ünïcode ✓", 9)
+    assert kept.guidelines == "0123456789abcdef"
 
 
 def test_the_same_uuid_again_is_200_and_nothing_new(client, db):
@@ -170,6 +178,7 @@ def test_a_503_names_no_file_to_annotators_but_in_the_log_and_to_researchers(
         ({"criteria": {"clear": "first"}}, "criteria"),
         ({"comment": "x" * 5001}, "comment"),
         ({"comment": "a\u0000b"}, "comment"),
+        ({"guidelines": "the newest"}, "guidelines"),
         ({"milliseconds": "12"}, "milliseconds"),
         ({"milliseconds": True}, "milliseconds"),
         ({"milliseconds": -1}, "milliseconds"),

@@ -72,7 +72,7 @@ def records() -> Iterator[Any]:
         )  # fmt: skip
     yield judgment(
         "j0", "c-0", "second", swapped=True, strength=2, criteria={"helpful": "second"},
-        comment='say "why",\nplease', milliseconds=1234,
+        comment='say "why",\nplease', milliseconds=1234, guidelines="f" * 16,
     )  # fmt: skip
     yield judgment("j1", "c-1", "tie")
     yield judgment("j2", "c-2", "both_bad", swapped=True)
@@ -195,7 +195,7 @@ def test_raw_has_one_row_a_judgment_as_it_was_on_the_screen(db: Database, tmp_pa
         "annotator": "Ann Example", "annotator_kind": "person",
         "outcome": "a", "strength": 2,
         "criteria": {"helpful": "a", "truthful": None, "harmless": None, "clear": None},
-        "comment": 'say "why",\nplease', "milliseconds": 1234, "shown_swapped": True,
+        "comment": 'say "why",\nplease', "milliseconds": 1234, "guidelines": "f" * 16, "shown_swapped": True,
         "status": "current", "replaces": None, "withdrawn_at": None,
         "created_at": "2026-05-01T12:00:00+00:00",
     }  # fmt: skip
