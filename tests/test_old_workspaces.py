@@ -313,7 +313,8 @@ def test_an_old_workspace_exports_what_it_exported(
     out = unpacked / "today" / name
     out.parent.mkdir()
     run("export", *options, "--out", out, "--workspace", old)
-    assert out.read_text() == (unpacked / name).read_text()
+    # The column of the guidelines came later.
+    assert out.read_text().replace('"guidelines": null, ', "") == (unpacked / name).read_text()
     assert len(out.read_text().splitlines()) == many
 
 

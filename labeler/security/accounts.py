@@ -61,6 +61,22 @@ _INVITE = Markup("""{problem}
 <input id="again" name="again" type="password" autocomplete="new-password" required>
 <button>Set password and sign in</button>
 </form>""")
+_CHANGE = Markup("""{problem}
+<p>Choose a new password for <strong>{name}</strong>: at least {shortest} characters. Other browsers
+and scripts that use this account must sign in again.</p>
+<form method="post" action="/label/password">
+<input type="hidden" name="name" value="{name}" autocomplete="username">
+<label for="old">Current password</label>
+<input id="old" name="old" type="password" autocomplete="current-password" required autofocus>
+<label for="password">New password</label>
+<input id="password" name="password" type="password" minlength="{shortest}" maxlength="{longest}" autocomplete="new-password" required>
+<label for="again">Repeat the new password</label>
+<input id="again" name="again" type="password" autocomplete="new-password" required>
+<button>Change password</button>
+</form>
+<p class="hint"><a href="/label/">Back to labeling</a></p>""")
+_NO_PASSWORD = Markup("""<p>Your account has no password: a sign-in link opened it.</p>
+<a class="button" href="/label/">Back to labeling</a>""")
 _MISSING = Markup("""<p>This page does not exist. The link may be incomplete or mistyped.</p>
 <a class="button" href="/">Go to the start page</a>""")
 _REFUSED = Markup("""<p>{reason}</p>
@@ -112,10 +128,11 @@ def refusal_page(reason: str) -> str:
 
 
 def account_routes(auth: Auth) -> APIRouter:
-    """``/sign-in``, ``/sign-out``, ``/invite`` and ``/static``."""
+    """``/sign-in``, ``/sign-out``, ``/invite``, ``/label/password`` and ``/static``."""
     routes = APIRouter()
     _sign_in_routes(routes, auth)
     _invite_routes(routes, auth)
+    _password_routes(routes, auth)
 
     @routes.get("/static/{name}")
     def static(name: str) -> Response:
@@ -201,6 +218,48 @@ def _invite_routes(routes: APIRouter, auth: Auth) -> None:
         except (SignInRefused, Busy, ValueError) as error:
             return _invite_page(auth, token, problem=str(error))
         return _signed_in(auth, request, found, landing="/")
+
+
+def _password_routes(routes: APIRouter, auth: Auth) -> None:
+    @routes.get("/label/password")
+    def show_change(request: Request) -> Response:
+        return _change_page(request.state.identity.annotator)
+
+    @routes.post("/label/password")
+    def change(
+        request: Request,
+        old: Annotated[str, Form(max_length=1000)],
+        password: Annotated[str, Form(max_length=1000)],
+        again: Annotated[str, Form(max_length=1000)],
+    ) -> Response:
+        person: Annotator = request.state.identity.annotator
+        if password != again:
+            return _change_page(person, "The new passwords do not match.", 422)
+        try:
+            changed = auth.change_password(
+                person, old, password, address=_address(request), headers=request.headers
+            )
+        except Busy as busy:
+            busy_page = _change_page(person, str(busy), 429)
+            busy_page.headers["Retry-After"] = str(ceil(busy.seconds))
+            return busy_page
+        except SignInRefused as refused:
+            return _change_page(person, str(refused), 403)
+        except ValueError as unsuitable:
+            return _change_page(person, str(unsuitable), 422)
+        return _signed_in(auth, request, changed, landing="/label/")
+
+
+def _change_page(person: Annotator, problem: str = "", status: int = 200) -> HTMLResponse:
+    if person.password_hash is None:
+        return HTMLResponse(page("Change password", _NO_PASSWORD), status)
+    body = _CHANGE.format(
+        problem=_PROBLEM.format(problem) if problem else "",
+        name=person.name,
+        shortest=MIN_PASSWORD_LENGTH,
+        longest=MAX_PASSWORD_LENGTH,
+    )
+    return HTMLResponse(page("Change password", body), status)
 
 
 def _static(name: str) -> Response:

@@ -47,6 +47,10 @@ class SignInRefused(PermissionError):
     """A failed sign-in; the user sees the message."""
 
 
+class WrongPassword(SignInRefused):
+    """The name or the password is wrong."""
+
+
 @dataclass(frozen=True)
 class Identity:
     """The user of a request; `bearer` is True for a script's token, False for the cookie."""
@@ -214,7 +218,7 @@ class Auth:
             self.lockout.forgive(counted)
             raise
         if found is None or found.disabled or not right:
-            raise SignInRefused("The name or the password is wrong.")
+            raise WrongPassword("The name or the password is wrong.")
         self.lockout.succeeded(counted)
         return self._with_current_hash(found, password)
 
@@ -248,6 +252,23 @@ class Auth:
         if found is None or not (value := self._cookie(headers, self.browsers.cookie(found))):
             return None
         return self.browsers.recognize(found, value)
+
+    def change_password(
+        self, person: Annotator, old: str, new: str, *, address: str, headers: Mapping[str, str]
+    ) -> Annotator:
+        """Replace a person's own password. All sessions and tokens of the account end.
+
+        `SignInRefused` or `Busy` as for a sign-in with `old`; ValueError for an unsuitable `new`.
+        """
+        try:
+            found = self.sign_in_with_password(person.name, old, address=address, headers=headers)
+        except WrongPassword:
+            raise WrongPassword("The current password is wrong.") from None
+        changed = annotators.change_password(self.db, found, hash_password(new))
+        if changed is None:
+            raise SignInRefused("Your account has changed in the meantime. Sign in again.")
+        self.accounts_changed()
+        return changed
 
     def set_password(self, invite: str, password: str) -> Annotator:
         """Use an invite to set a password. All older sessions and tokens of the account end."""

@@ -123,6 +123,24 @@ def accept_invite(db: Database, invite: str, *, password_hash: str) -> Annotator
     return db.write(operation)
 
 
+def change_password(db: Database, person: Annotator, password_hash: str) -> Annotator | None:
+    """Set another password and revoke every token of the account, sessions included.
+
+    None if the account was disabled, or its password changed, since `person` was read.
+    """
+
+    def operation(tx: Transaction) -> Annotator | None:
+        current = from_row(Annotator, tx.rows(_BY_ID, id=person.id)[0])
+        if current.disabled or current.password_hash != person.password_hash:
+            return None
+        changed = replace(current, password_hash=password_hash)
+        tokens.revoke_all(tx, person.id)
+        tx.store(changed)
+        return changed
+
+    return db.write(operation)
+
+
 def replace_password_hash(db: Database, person: Annotator, password_hash: str) -> Annotator:
     """Store another hash of the same password; sessions and tokens stay valid.
 

@@ -107,6 +107,7 @@ function showProgress(progress) {
 function showPerson(person) {
   $("[data-person=name]").textContent = person.name;
   $("[data-person=initial]").textContent = [...person.name][0].toUpperCase();
+  $("[data-person=password]").hidden = !person.password;
   $("[data-person=researcher]").hidden = person.role !== "researcher";
 }
 

@@ -332,6 +332,8 @@ def test_scripts_run_on_the_two_pages_alone(world):
         ("nobody", "/static/kite.svg"): 200,
         ("researcher", "/label/api/progress"): 200,
         ("researcher", "/label/config"): 200,
+        ("researcher", "/label/password"): 200,
+        ("nobody", "/label/password"): 401,
         ("researcher", "/research/download/export"): 422,
     }
     for (who, path), status in (pages | others).items():

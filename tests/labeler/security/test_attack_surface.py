@@ -39,6 +39,7 @@ LABEL: dict[str, frozenset[str]] = {
     "/label/api/guidelines": frozenset({"GET"}),
     **dict.fromkeys(("/label/api/judgments", "/label/api/skip", "/label/api/flag"), ACT),
     "/label/api/undo": ACT,
+    "/label/password": READ | ACT,
 }  # fmt: skip
 PAGE = (
     "", "/", "/config", "/theme.css", "/robots.txt", "/favicon.ico", "/manifest.json", "/assets/0",

@@ -163,6 +163,55 @@ def test_an_invite_sets_a_password_once(world, browser, person):
     assert browser.post("/invite", data=form).status_code == 410
 
 
+NEW = "a new pass phrase"
+
+
+def test_a_person_changes_their_own_password(world, browser, person, hashed):
+    db, app = world
+    have_password(db, person, hashed)
+    script = bearer(db, person)
+    elsewhere = TestClient(app, headers=ORIGIN, follow_redirects=False)
+    for each in (browser, elsewhere):
+        each.post("/sign-in", data={"name": person.name, "password": GOOD})
+    form = {"old": GOOD, "password": NEW, "again": NEW}
+    assert person.name in browser.get("/label/password").text
+
+    refused = {
+        "do not match": {**form, "again": "another one"},
+        "current password is wrong": {**form, "old": "not the old one"},
+        "at least": {**form, "password": "short", "again": "short"},
+    }
+    for sentence, bad in refused.items():
+        assert sentence in browser.post("/label/password", data=bad).text
+    assert signed_in(elsewhere)
+
+    assert browser.post("/label/password", data=form).headers["location"] == "/label/"
+    assert signed_in(browser)
+    assert not signed_in(elsewhere)
+    assert elsewhere.get("/label/api/progress", headers=script).status_code == 401
+    for password, status in {GOOD: 401, NEW: 303}.items():
+        again = elsewhere.post("/sign-in", data={"name": person.name, "password": password})
+        assert again.status_code == status
+
+
+def test_guessing_the_current_password_is_limited(world, browser, person, hashed):
+    have_password(world[0], person, hashed)
+    browser.cookies.set(*next(iter(session_cookie(world[1], world[0], person).values())).split("="))
+    form = {"old": "wrong", "password": NEW, "again": NEW}
+    answers = [browser.post("/label/password", data=form).text for _ in range(6)]
+    assert "current password is wrong" in answers[0]
+    assert "Too many failed attempts" in answers[5]
+    assert annotators.get(world[0], person.id).password_hash == hashed
+
+
+def test_an_account_without_a_password_has_none_to_change(world, browser, person):
+    browser.post("/sign-in", data={"token": link_token(world, person)})
+    assert "has no password" in browser.get("/label/password").text
+    form = {"old": "", "password": NEW, "again": NEW}
+    browser.post("/label/password", data=form)
+    assert annotators.get(world[0], person.id).password_hash is None
+
+
 def test_a_used_invite_sends_its_owner_on_and_tells_strangers_whom_to_ask(
     world, browser, person, hashed
 ):
