@@ -59,6 +59,10 @@ KEPT_APART: tuple[PromptRole, ...] = ("held-out", "audit")
 
 Criterion = Literal["helpful", "truthful", "harmless", "clear"]
 CRITERIA: tuple[Criterion, ...] = get_args(Criterion)
+Scale = Literal["two-step", "one-press"]
+"""How an annotator states a preference: a strength and then a side, or both in one press."""
+StrengthRule = Literal["optional", "required"]
+"""Whether a preference may be without a strength."""
 STRENGTHS = {1: "slightly", 2: "clearly", 3: "much"}
 
 

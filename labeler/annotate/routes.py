@@ -148,7 +148,7 @@ def label_routes(db: Database) -> APIRouter:
     async def judge(body: JudgmentBody, annotator: CurrentAnnotator) -> JSONResponse:
         # Answers only after the commit, because "Saved" on the screen must be true.  It does not
         # block a thread, because a group of writes may be larger than the number of threads.
-        operation = judgments.judgment_operation(annotator=annotator.id, **body.fields())
+        operation = session.judgment_operation(annotator, **body.fields())
         stored = await asyncio.wrap_future(db.submit(operation))
         return JSONResponse({"id": stored.id, "saved": True})
 

@@ -8,15 +8,17 @@ commit.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from labeler.html.markdown import render, render_pair
 from storage.engine.database import Database
+from storage.engine.transaction import Transaction
 from storage.labeling import judgments, queue
 from storage.labeling.own_figures import OwnFigures, own_figures
 from storage.labeling.queue import LeasedPair
+from storage.labeling.queue_cache import QueueCache
 from storage.records import (
     Annotator,
     Flag,
@@ -32,6 +34,8 @@ MAX_AT_ONCE = queue.AT_ONCE
 """Limit of pairs per request."""
 MAX_RESPONSE_LENGTH = 2_000_000
 """Limit of characters per request; the first pair is always returned."""
+
+NEEDS_STRENGTH = "A preference needs a strength in this project: slightly, clearly or much."
 
 DEFAULT_GUIDELINES = """\
 Choose the response that you would prefer if you had asked the question.
@@ -124,6 +128,23 @@ class LabelSession:
         latest = iterations.latest(self._db)
         return latest.phase if latest else "nothing"
 
+    def judgment_operation(
+        self, annotator: Annotator, **fields: Any
+    ) -> Callable[[Transaction], Judgment]:
+        """`judgments.judgment_operation`, which refuses what the project's form does not allow."""
+        store = judgments.judgment_operation(annotator=annotator.id, **fields)
+        if fields["strength"] or fields["outcome"] not in ("a", "b"):
+            return store
+
+        def operation(tx: Transaction) -> Judgment:
+            # A judgment that was stored before the rule changed still gets its answer.
+            required = settings.known_judgment_form(tx).strength == "required"
+            if required and not tx.observer(QueueCache).is_used(tx, fields["id"]):
+                raise ValueError(NEEDS_STRENGTH)
+            return store(tx)
+
+        return operation
+
     def undo(self, annotator: Annotator, *, id: str, replaces: str | None = None) -> Undone:
         """Undo the act `replaces`, or their latest one; returns its pair with the same sides."""
         undone = judgments.undo(self._db, id=id, annotator=annotator.id, replaces=replaces)
@@ -135,12 +156,16 @@ class LabelSession:
         return queue.leased_to_others(self._db, annotator.id)
 
     def progress(self, annotator: Annotator, *, offset: int = 0) -> dict[str, Any]:
-        """The fields of `queue.Progress`, and ``latest``, the id of the act that undo withdraws.
+        """The fields of `queue.Progress`, ``latest``, the id of the act that undo withdraws, and
+        the ``form`` in which preferences are stated.
 
         `offset`: minutes that their clock is ahead of UTC.
         """
         found = queue.progress(self._db, annotator.id, since=queue.midnight(now(), offset))
-        return asdict(found) | {"latest": judgments.latest(self._db, annotator.id)}
+        return asdict(found) | {
+            "latest": judgments.latest(self._db, annotator.id),
+            "form": asdict(settings.judgment_form(self._db)),
+        }
 
     def figures(self, annotator: Annotator, *, offset: int = 0) -> OwnFigures:
         """Figures about their own work, see `own_figures`.

@@ -59,7 +59,7 @@ class ModelConfig(Section):
 
 @dataclass(frozen=True, kw_only=True)
 class LabelingConfig(Section):
-    """How many judgments annotators give."""
+    """How many judgments annotators give, and in which form."""
 
     section: ClassVar[str] = "labeling"
 
@@ -69,6 +69,14 @@ class LabelingConfig(Section):
     )
     auto_train: bool = setting(
         False, "Start training automatically when an iteration has all its labels."
+    )
+    scale: Literal["two-step", "one-press"] = setting(
+        "two-step",
+        "How annotators state a preference: two-step (a strength, then A or B) or one-press (seven "
+        "steps from A much better to B much better).",
+    )
+    strength: Literal["optional", "required"] = setting(
+        "optional", "Whether A or B needs a strength (slightly, clearly, much)."
     )
 
 

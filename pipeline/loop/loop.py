@@ -53,6 +53,8 @@ class Loop:
         )
         # Storage counts the labels of these kinds of annotators.
         settings.set_learn_from(db, self._current_config().reward.learn_from)
+        form = settings.JudgmentForm(config.labeling.scale, config.labeling.strength)
+        settings.configure_judgment_form(db, form)
 
     # --- for the researcher's page -----------------------------------------------------------
 

@@ -45,6 +45,7 @@ READ_BY: Mapping[Stage, tuple[str, ...]] = {
 
 _REFERENCE_SETTINGS = ("model.name", "sft")
 _PAIR_SETTINGS = ("sampling", "labeling", "gate.labels", "gate.most")
+_FORM_SETTINGS = ("labeling.scale", "labeling.strength")
 _REWARD_MODEL_SETTINGS = ("reward", "sampling.batch")
 """DPO learns from the judgments that the reward model learned from, so `reward` affects it too.  The
 reward stage samples responses with `sampling.batch` to center rewards."""
@@ -122,6 +123,11 @@ def locked_reason(name: str, due: Stage | None) -> str | None:
         return (
             f"{name} is read when the studio starts; set it in the workspace's config.toml, or with "
             "`serve --set`"
+        )
+    if name in _FORM_SETTINGS:
+        return (
+            f"{name} belongs to the annotators' page and is read when the studio starts; change it on "
+            "the Data tab, in the workspace's config.toml or with `serve --set`"
         )
     if due != "sft" and any(kind in _REFERENCE_SETTINGS for kind in kinds):
         return (

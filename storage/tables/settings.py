@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from storage.engine.codec import StoredSetting
 from storage.engine.database import Database
 from storage.engine.lookup import Reader
 from storage.engine.transaction import Transaction
-from storage.records import LEARNED_FROM, AnnotatorKind
+from storage.records import (
+    LEARNED_FROM,
+    AnnotatorKind,
+    Scale,
+    StrengthRule,
+    check_choice,
+)
 
 _GET = "SELECT value FROM settings WHERE key = $key"
 _SECRET = "SELECT value ->> '$' AS value FROM settings WHERE key = $key"
@@ -59,3 +66,56 @@ def set_learn_from(db: Database, kinds: Sequence[AnnotatorKind]) -> None:
     """Set the kinds that `learn_from` returns."""
     if tuple(kinds) != learn_from(db):
         put(db, _LEARN_FROM, list(kinds))
+
+
+@dataclass(frozen=True)
+class JudgmentForm:
+    """How annotators state a preference (`labeling.scale` and `labeling.strength`)."""
+
+    scale: Scale = "two-step"
+    strength: StrengthRule = "optional"
+
+    def __post_init__(self) -> None:
+        check_choice("scale", self.scale, Scale)
+        check_choice("strength", self.strength, StrengthRule)
+
+
+_FORM = "judgment_form"
+
+
+def judgment_form(db: Database) -> JudgmentForm:
+    """The form that annotators use now."""
+    return _forms(get(db, _FORM, {}))[1]
+
+
+def known_judgment_form(reader: Reader) -> JudgmentForm:
+    """The same, as a transaction sees it."""
+    rows = reader.rows(_GET, key=_FORM)
+    return _forms(json.loads(rows[0]["value"]) if rows else {})[1]
+
+
+def configure_judgment_form(db: Database, form: JudgmentForm) -> None:
+    """Apply the form of the settings files, if it differs from the one they had before.
+
+    Otherwise the form that a researcher chose on the page stays: the latest change counts.
+    """
+    configured, _ = _forms(get(db, _FORM, {}))
+    if form != configured:
+        _put_forms(db, configured=form, used=form)
+
+
+def choose_judgment_form(db: Database, form: JudgmentForm) -> None:
+    """Apply the form that a researcher chose on the page."""
+    configured, used = _forms(get(db, _FORM, {}))
+    if form != used:
+        _put_forms(db, configured=configured, used=form)
+
+
+def _forms(stored: Mapping[str, Any]) -> tuple[JudgmentForm, JudgmentForm]:
+    """The form of the settings files, and the one in use."""
+    configured, used = (JudgmentForm(**stored.get(name, {})) for name in ("configured", "used"))
+    return configured, used
+
+
+def _put_forms(db: Database, **forms: JudgmentForm) -> None:
+    put(db, _FORM, {name: asdict(form) for name, form in forms.items()})

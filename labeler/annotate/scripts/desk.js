@@ -17,7 +17,7 @@ class Desk {
     this.plain = false;
     this.everSaved = false;
     this.stopwatch = new Stopwatch();
-    this.draft = new Draft({ changed: () => this.shown && this.drafts.keep(this.shown, this.draft.read()) });
+    this.draft = new Draft({ changed: () => this.drafted() });
     this.drafts = new Drafts(person.id);
     this.outbox = new Outbox(person.id, {
       changed: () => {
@@ -39,6 +39,7 @@ class Desk {
     showPerson(person);
     showProgress(progress);
     this.wire();
+    this.showForm();
     this.buffer.fill();
     this.outbox.send();
     setInterval(() => this.refresh(), REFRESH);
@@ -67,13 +68,35 @@ class Desk {
       this.known.add(pair);
       this.draft.restore(this.drafts.of(pair));
       remember(`shown.${this.person.id}`, pair.id);
+      this.showForm(); // with a new pair: buttons must not change under a finger
       showPair(pair, this.plain);
       showState("judging");
       window.scrollTo(0, 0);
       this.stopwatch.start();
+      this.tell("");
       this.say("New pair.");
     }
     this.showVerdict();
+  }
+
+  drafted() {
+    if (this.shown) this.drafts.keep(this.shown, this.draft.read());
+    this.tell("");
+  }
+
+  // The form of judging that the project uses; the settings may change while the page is open.
+  showForm() {
+    const { scale, strength } = this.form;
+    $(".strength > span").textContent = `How much better?${strength === "required" ? " (required)" : ""}`;
+    $(".strength").setAttribute("aria-label", `How much better? (${strength}; choose before A or B)`);
+    if ($(".desk").dataset.scale === scale) return;
+    $(".desk").dataset.scale = scale;
+    $(".choices").replaceChildren($(`template[data-scale="${scale}"]`).content.cloneNode(true));
+    keys.use(scale);
+  }
+
+  get form() {
+    return this.progress.form ?? { scale: "two-step", strength: "optional" };
   }
 
   // Announce the latest act together with what follows: a screen reader may skip the first of two.
@@ -141,16 +164,23 @@ class Desk {
     this.show(); // last: without a pair, it shows whether more have been requested
   }
 
-  judge(outcome) {
-    const { strength, criteria, comment } = this.draft.read();
+  // `by`: the strength that a step of the scale states; otherwise it was chosen before.
+  judge(outcome, by) {
+    const { criteria, comment, strength: chosen } = this.draft.read();
+    const strength = by ?? (this.form.scale === "two-step" ? chosen : null);
+    const prefers = outcome === "a" || outcome === "b";
+    if (prefers && !strength && this.form.strength === "required") {
+      return this.tell("First choose how much better: slightly, clearly or much.");
+    }
     const body = { outcome, milliseconds: this.stopwatch.read() };
-    // The server refuses a tie with a strength.
-    if (strength && (outcome === "a" || outcome === "b")) body.strength = strength;
+    if (prefers && strength) body.strength = strength;
     if (Object.keys(criteria).length) body.criteria = criteria;
     if (comment) body.comment = comment;
     const { version } = $(".guidelines").dataset;
     if (version) body.guidelines = version;
-    this.act("/label/api/judgments", body, judgmentInWords(body), judgmentInShort(body));
+    // A tie has no strength, which the annotator must hear; an undo brings it back.
+    const [lost, inShort] = strength && !prefers ? [`, without the strength “${STRENGTHS[strength]}”`, ", no strength"] : ["", ""];
+    this.act("/label/api/judgments", body, judgmentInWords(body) + lost, judgmentInShort(body) + inShort);
     flash(outcome);
   }
 
@@ -316,14 +346,13 @@ class Desk {
         if (button.dataset.do !== "skip" || !this.slipped(event)) doing[button.dataset.do]();
       };
     }
-    for (const button of $$("[data-outcome]")) {
-      button.onclick = (event) => {
-        if (this.slipped(event)) return;
-        // A clicked button keeps the focus: the next key would show its focus ring, as if chosen.
-        if (event.detail) button.blur();
-        this.judge(button.dataset.outcome);
-      };
-    }
+    $(".choices").onclick = (event) => {
+      const button = event.target.closest("[data-outcome]");
+      if (!button || this.slipped(event)) return;
+      // A clicked button keeps the focus: the next key would show its focus ring, as if chosen.
+      if (event.detail) button.blur();
+      this.judge(button.dataset.outcome, Number(button.dataset.by) || undefined);
+    };
     this.wireKeys(doing);
     document.addEventListener("keydown", (event) => this.press(event));
     document.addEventListener("pointermove", () => $(".desk").classList.add("pointing"));
@@ -339,7 +368,13 @@ class Desk {
   }
 
   wireKeys({ undo, skip, flag, details, plain, guidelines, help }) {
+    for (const side of ["a", "b"]) {
+      for (const [by, word] of Object.entries(STRENGTHS)) {
+        keys.bind({ [`${side}-${word}`]: () => this.judge(side, Number(by)) });
+      }
+    }
     keys.bind({
+      same: () => this.judge("tie"),
       a: () => this.judge("a"),
       b: () => this.judge("b"),
       tie: () => this.judge("tie"),
@@ -390,13 +425,13 @@ class Desk {
   // A comment belongs to a judgment: without a choice there is nothing to send.
   sendComment() {
     $(".comment textarea").blur();
-    this.tell("Choose A or B first.");
+    this.tell(this.form.scale === "two-step" ? "Choose A or B first." : "Choose a step of the scale first.");
   }
 
-  // A sentence about what the page did not do, on the screen and for screen readers.
+  // What the page did not do, on the screen and for screen readers.
   tell(sentence) {
-    showTrace(sentence);
-    announce(sentence);
+    $(".told").textContent = sentence;
+    if (sentence) announce(sentence);
   }
 
   escape(event) {

@@ -1,16 +1,24 @@
 // The keyboard shortcuts: one table, from which the keys, their hints on buttons, `aria-keyshortcuts`
 // and the list in Help are made.  Each annotator can change their keys in Help, for one browser.
 
+// `scale`: the action exists only with this form of judging.
 // `answers`: the action is about the pair on the screen, so it waits until the pair can be read.
 // `also`: a second key, which cannot be changed.
 const ACTIONS = [
-  { id: "a", label: "A is better", key: "1", answers: true },
-  { id: "b", label: "B is better", key: "2", answers: true },
+  { id: "a", label: "A is better", key: "1", scale: "two-step", answers: true },
+  { id: "b", label: "B is better", key: "2", scale: "two-step", answers: true },
+  { id: "a-much", label: "A is much better", key: "1", scale: "one-press", answers: true },
+  { id: "a-clearly", label: "A is clearly better", key: "2", scale: "one-press", answers: true },
+  { id: "a-slightly", label: "A is slightly better", key: "3", scale: "one-press", answers: true },
+  { id: "same", label: "Same: both are equally good", key: "4", also: "0", scale: "one-press", answers: true },
+  { id: "b-slightly", label: "B is slightly better", key: "5", scale: "one-press", answers: true },
+  { id: "b-clearly", label: "B is clearly better", key: "6", scale: "one-press", answers: true },
+  { id: "b-much", label: "B is much better", key: "7", scale: "one-press", answers: true },
   { id: "both-bad", label: "Both bad: neither is acceptable", key: "9", answers: true },
-  { id: "tie", label: "Tie: both are equally good", key: "0", answers: true },
-  { id: "slightly", label: "Slightly better (press before A or B)", key: "q" },
-  { id: "clearly", label: "Clearly better (press before A or B)", key: "w" },
-  { id: "much", label: "Much better (press before A or B)", key: "e" },
+  { id: "tie", label: "Tie: both are equally good", key: "0", scale: "two-step", answers: true },
+  { id: "slightly", label: "Slightly better (press before A or B)", key: "q", scale: "two-step" },
+  { id: "clearly", label: "Clearly better (press before A or B)", key: "w", scale: "two-step" },
+  { id: "much", label: "Much better (press before A or B)", key: "e", scale: "two-step" },
   { id: "skip", label: "Skip a pair that you cannot judge", key: "s", answers: true },
   { id: "flag", label: "Flag a pair that should not be here", key: "f", answers: true },
   { id: "undo", label: "Undo the last action", key: "z" },
@@ -41,7 +49,8 @@ function onLatinKeyboard({ key, code, shiftKey }) {
 
 class Keys {
   constructor(actions) {
-    this.actions = [...actions];
+    this.all = [...actions];
+    this.scale = "two-step";
     this.own = {}; // keys that the annotator has chosen, by action
     this.off = false;
     this.waiting = null; // the action whose next key is being chosen
@@ -51,14 +60,25 @@ class Keys {
 
   // For other scripts: a further action {id, label, key, run}, which Help lists like the others.
   add(action) {
-    this.actions.push(action);
+    this.all.push(action);
     this.settle();
     if (this.dialog) this.show();
   }
 
+  // Actions of the other form have no keys.
+  use(scale) {
+    this.scale = scale;
+    this.settle();
+    this.show();
+  }
+
+  get actions() {
+    return this.all.filter(({ scale }) => !scale || scale === this.scale);
+  }
+
   // What the actions of the table do, by id.
   bind(runs) {
-    for (const [id, run] of Object.entries(runs)) this.actions.find((action) => action.id === id).run = run;
+    for (const [id, run] of Object.entries(runs)) this.all.find((action) => action.id === id).run = run;
   }
 
   // The annotator's own keys, and how to store them.
@@ -77,8 +97,9 @@ class Keys {
   settle() {
     const own = { ...this.own };
     for (;;) {
-      this.keyOf = new Map(this.actions.map(({ id, key }) => [id, own[id] ?? key]));
-      const clashing = this.actions.filter((action) => own[action.id] && this.holder(this.keyOf.get(action.id), action));
+      const actions = this.actions;
+      this.keyOf = new Map(actions.map(({ id, key }) => [id, own[id] ?? key]));
+      const clashing = actions.filter((action) => own[action.id] && this.holder(this.keyOf.get(action.id), action));
       if (!clashing.length) return;
       for (const { id } of clashing) delete own[id];
     }
@@ -104,6 +125,7 @@ class Keys {
   // `[data-key]` names the action of a button; its `kbd`, if it has one, shows the key.
   show() {
     for (const node of $$("[data-key]")) {
+      if (!this.keyOf.has(node.dataset.key)) continue; // of the other scale
       if (this.off) node.removeAttribute("aria-keyshortcuts");
       else node.setAttribute("aria-keyshortcuts", this.keyOf.get(node.dataset.key));
       const hint = node.querySelector("kbd");

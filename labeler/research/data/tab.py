@@ -19,8 +19,8 @@ from storage.engine.database import Database
 from storage.exporting.exports import why_empty
 from storage.exporting.formats import Format, Ties
 from storage.importing.filetypes import READABLE
-from storage.records import PromptRole, digest
-from storage.tables import guidelines, prompts
+from storage.records import PromptRole, Scale, StrengthRule, digest
+from storage.tables import guidelines, prompts, settings
 from storage.tables.guidelines import GuidelinesVersion
 
 FORMATS = (
@@ -48,6 +48,11 @@ COMMANDS = (
     ("A TRL preference dataset", "--preferences dataset.parquet"),
     ("Pairs to judge here", "--pairs pairs.jsonl"),
 )
+SCALES = (
+    ("Two steps: a strength, then A or B", "two-step"),
+    ("One press: seven steps from A much better to B much better", "one-press"),
+)
+STRENGTH_RULES = (("Optional", "optional"), ("Required with A or B", "required"))
 _UPLOAD = Markup(
     '<form class="ks-card ks-upload" data-largest="{}">'
     "<p>Each row has <code>prompt</code>, <code>response_a</code> and <code>response_b</code>; "
@@ -76,18 +81,26 @@ class DataTab(Tab):
         html_slot(value=render(_UPLOAD), js_on_load=_UPLOAD_SCRIPT, elem_id="upload-pairs")
         heading_slot("Import", "in a terminal, even while the server runs")
         html_slot(value=render(_commands(db.workspace)))
+        self._form()
         self._guidelines()
         self.inputs = [self.format, self.ties, self.file, self.names]
         self.outputs = [self.link, self.prompts, self.versions]
-        self.loaded = [self.guidelines, self.preview]
+        self.loaded = [self.guidelines, self.preview, self.scale, self.strength]
         for control in (self.format, self.ties, self.file, self.names):
             on(control.input, self._link, self.inputs, [self.link])
         on(self.guidelines.change, _preview, [self.guidelines], [self.preview])
         on(self.save.click, self._save, [self.guidelines], [self.answer])
+        on(self.save_form.click, self._save_form, [self.scale, self.strength], [self.form_answer])
 
     def load(self) -> Updates:
         text = guidelines.current(self._db, DEFAULT_GUIDELINES)
-        return {self.guidelines: text, self.preview: _preview(text)}
+        form = settings.judgment_form(self._db)
+        return {
+            self.guidelines: text,
+            self.preview: _preview(text),
+            self.scale: form.scale,
+            self.strength: form.strength,
+        }
 
     def _export(self) -> None:
         heading_slot("Export", "the current judgments as a dataset")
@@ -102,6 +115,21 @@ class DataTab(Tab):
                     value=False,
                 )
             self.link = html_slot(elem_id="export-link")
+
+    def _form(self) -> None:
+        heading_slot("Scale", "how annotators state a preference")
+        with gr.Column(elem_classes="ks-panel"):
+            with gr.Row(elem_classes="ks-fields"):
+                self.scale = gr.Radio(list(SCALES), label="Scale", elem_id="scale")
+                self.strength = gr.Radio(
+                    list(STRENGTH_RULES),
+                    label="Strength",
+                    info="Slightly, clearly or much. One press always states it.",
+                    elem_id="strength",
+                )
+            with gr.Row(elem_classes="ks-buttons"):
+                self.save_form = gr.Button("Save", variant="primary", elem_id="form-save")
+            self.form_answer = html_slot(elem_id="form-answer")
 
     def _guidelines(self) -> None:
         heading_slot("Guidelines", "in Markdown; annotators can open them beside each pair")
@@ -140,6 +168,14 @@ class DataTab(Tab):
             '<a class="ks-download" href="/research/download/export?{}" download>Download</a>{}'
         ).format(query, components.detail(components.plural(count, "current judgment")))
         return render(link + (_FOR_SPREADSHEETS.format(query) if file == "csv" else ""))
+
+    def _save_form(self, scale: str | None, strength: str | None) -> str:
+        def save() -> str:
+            form = settings.JudgmentForm(cast("Scale", scale), cast("StrengthRule", strength))
+            settings.choose_judgment_form(self._db, form)
+            return "Saved. Within about a minute, annotators get the form with their next pair."
+
+        return attempt(save, "The form was not saved.").html
 
     def _save(self, text: str | None) -> str:
         def save() -> str:

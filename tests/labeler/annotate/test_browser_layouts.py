@@ -231,7 +231,7 @@ def test_ctrl_enter_in_the_comment_asks_for_a_choice_and_keys_work_at_once(fresh
     page.keyboard.press("c")
     page.keyboard.type("short and right")
     page.keyboard.press("Control+Enter")
-    expect(page.locator(".trace")).to_have_text("Choose A or B first.")
+    expect(page.locator(".told")).to_have_text("Choose A or B first.")
     expect(page.locator(".announcer")).to_have_text("Choose A or B first.")
     assert judgments_of(world[0], ann) == []
     page.keyboard.press("1")

@@ -14,9 +14,11 @@ from gradio.queueing import Queue
 from starlette.testclient import TestClient
 
 from labeler.annotate.routes import NOT_STORED
+from labeler.annotate.session import NEEDS_STRENGTH
 from storage.engine import lookup
 from storage.labeling import judgments
 from storage.records import Judgment
+from storage.tables import settings
 from tests.helpers.desk_world import (
     ADMIN_TOKEN,
     add_person,
@@ -222,6 +224,23 @@ def test_a_body_that_grows_too_large_unannounced_is_413(client):
     )
 
     assert (answer.status_code, answer.json()) == (413, {"error": "The request is too large."})
+
+
+def test_a_required_strength_is_required_of_new_preferences_only(client, db):
+    first, second = take(client, 2)
+    before = body(first)
+    assert client.post("/label/api/judgments", json=before).status_code == 200
+    settings.choose_judgment_form(db, settings.JudgmentForm(strength="required"))
+    try:
+        refused = client.post("/label/api/judgments", json=body(second, "b"))
+        assert (refused.status_code, refused.json()) == (422, {"error": NEEDS_STRENGTH})
+        assert client.post("/label/api/judgments", json=before).status_code == 200  # sent again
+        for sent in (body(second, "b", strength=1), body(second, "tie"), body(second, "both_bad")):
+            assert client.post("/label/api/judgments", json=sent).status_code == 200
+        assert client.get("/label/api/progress").json()["form"]["strength"] == "required"
+    finally:
+        settings.choose_judgment_form(db, settings.JudgmentForm())
+    assert client.post("/label/api/judgments", json=body(second, "b")).status_code == 200
 
 
 def test_a_pair_never_leased_is_409_and_an_unknown_one_404(client, world):

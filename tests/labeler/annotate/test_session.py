@@ -14,7 +14,7 @@ from labeler.annotate import page as label_page
 from labeler.annotate.session import MAX_RESPONSE_LENGTH, LabelSession
 from storage.errors import Conflict, NotFound, NotLeased
 from storage.labeling import judgments
-from storage.records import CRITERIA, STRENGTHS, Iteration, Message, ScreenOutcome
+from storage.records import CRITERIA, STRENGTHS, Iteration, Message, Scale, ScreenOutcome
 from storage.tables import iterations, settings
 from tests.helpers.desk_world import add_pairs, add_person, workspace
 
@@ -216,6 +216,7 @@ def test_progress_counts(db, session, ben):
     after = session.progress(ben)
 
     assert (before["judged"], before["today"], before["remaining"]) == (0, 0, 6)
+    assert before["form"] == {"scale": "two-step", "strength": "optional"}
     assert (after["judged"], after["today"], after["remaining"]) == (1, 1, 5)
 
 
@@ -277,7 +278,11 @@ def test_the_page_offers_the_outcomes_criteria_and_strengths_that_are_stored():
 
     assert keys("CRITERIA") == list(CRITERIA)
     assert keys("OUTCOMES") == list(get_args(ScreenOutcome))
-    assert sorted(re.findall(r'data-outcome="(\w+)"', html)) == sorted(get_args(ScreenOutcome))
+    for scale in get_args(Scale):
+        [buttons] = re.findall(rf'<template data-scale="{scale}">(.*?)</template>', html, re.DOTALL)
+        offered = re.findall(r'data-outcome="(\w+)"(?: data-by="(\d)")?', buttons)
+        sides = [(side, by) for side in "ab" for by in (("",) if scale == "two-step" else "123")]
+        assert sorted(offered) == sorted([*sides, ("tie", ""), ("both_bad", "")])
     buttons = re.findall(r'data-strength="(\d)"[^>]*>(\w+) <kbd', html)
     assert {int(number): word for number, word in buttons} == STRENGTHS
     [words] = re.findall(r"^const STRENGTHS = {(.*)};$", view, re.MULTILINE)

@@ -341,6 +341,16 @@ def test_guidelines_are_saved_and_previewed_without_markup_of_their_own(db, live
     assert "<img" not in preview
 
 
+def test_the_form_of_judging_is_chosen_on_the_data_tab(db, live):
+    tab = live.data
+    assert "Saved." in tab._save_form("one-press", "required")
+    assert settings.judgment_form(db) == settings.JudgmentForm("one-press", "required")
+    shown = tab.load()
+    assert (shown[tab.scale], shown[tab.strength]) == ("one-press", "required")
+    assert "The form was not saved." in tab._save_form("stars", "required")
+    assert settings.judgment_form(db).scale == "one-press"
+
+
 def test_the_download_is_what_export_writes(seeded, tabs, tmp_path):
     app = in_a_loop(
         lambda: create_app(

@@ -134,6 +134,8 @@ def test_what_training_reads_is_open_in_the_form_and_what_sampling_has_read_is_f
         ("sampling.top_p", "sampling", None),
         ("sampling.top_p", None, "pairs are sampled"),
         ("labeling.labels", "policy", "pairs are sampled"),
+        ("labeling.scale", None, "change it on the Data tab"),
+        ("labeling.strength", "sampling", "change it on the Data tab"),
         ("sampling.batch", "reward", None),
         ("sampling.batch", "policy", "when the reward model is trained"),
         ("reward.lr", "reward", None),
