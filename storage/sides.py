@@ -22,6 +22,13 @@ def canonical_outcome(outcome: ScreenOutcome, *, shown_swapped: bool) -> Outcome
     return "first" if (outcome == "a") != shown_swapped else "second"
 
 
+def screen_outcome(outcome: Outcome, *, shown_swapped: bool) -> ScreenOutcome:
+    """The outcome on the screen for a stored one: the inverse of `canonical_outcome`."""
+    if outcome == "tie" or outcome == "both_bad":
+        return outcome
+    return "a" if (outcome == "first") != shown_swapped else "b"
+
+
 def shown_swapped(annotator: str, comparison: str) -> bool:
     """Whether this annotator sees `first` on the right: random, but the same after a reload."""
     return int(digest("sides", annotator, comparison)[-1], 16) % 2 == 1

@@ -14,9 +14,9 @@ import gradio as gr
 _HERE = Path(__file__).parent
 _SCRIPTS = (
     "outbox.js", "pair-buffer.js", "view.js", "conversation.js", "sides.js", "draft.js", "keys.js",
-    "desk.js", "start.js",
+    "drawer.js", "desk.js", "start.js",
 )  # fmt: skip
-_STYLES = ("page.css", "layout.css", "text.css", "verdict.css", "dialogs.css")
+_STYLES = ("page.css", "layout.css", "text.css", "verdict.css", "dialogs.css", "drawer.css")
 _INCLUDE = re.compile(r"<!-- include ([\w.-]+) -->")
 
 

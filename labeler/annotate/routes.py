@@ -123,6 +123,10 @@ Offset = Annotated[int, Query(ge=-840, le=840)]
 """Minutes that the annotator's clock is ahead of UTC; 14 hours is the largest offset."""
 
 
+Search = Annotated[str, Query(max_length=200), AfterValidator(_without_nul)]
+ActId = Annotated[str, Field(min_length=1, max_length=100), AfterValidator(_without_nul)]
+
+
 def label_routes(db: Database) -> APIRouter:
     """The routes under ``/label/api``.  FastAPI runs the plain functions in threads."""
     routes, session = APIRouter(prefix="/label/api"), LabelSession(db)
@@ -176,6 +180,17 @@ def label_routes(db: Database) -> APIRouter:
     @routes.get("/figures")
     def figures(annotator: CurrentAnnotator, offset: Offset = 0) -> dict[str, Any]:
         return asdict(session.figures(annotator, offset=offset))
+
+    @routes.get("/judgments")
+    def judgments_given(
+        annotator: CurrentAnnotator, search: Search = "", before: ActId | None = None
+    ) -> dict[str, Any]:
+        found, more = session.judgments(annotator, search=search, before=before)
+        return {"judgments": [asdict(each) for each in found], "more": more}
+
+    @routes.get("/judgments/{id}")
+    def judgment_given(annotator: CurrentAnnotator, id: ActId) -> dict[str, Any]:
+        return asdict(session.judgment(annotator, id))
 
     @routes.get("/guidelines")
     def guidelines(annotator: CurrentAnnotator) -> dict[str, str]:  # noqa: ARG001 (asks for a signed-in person)

@@ -17,6 +17,12 @@ from storage.engine.database import Database
 from storage.engine.transaction import Transaction
 from storage.labeling import judgments, queue
 from storage.labeling.own_figures import OwnFigures, own_figures
+from storage.labeling.own_judgments import (
+    ListedJudgment,
+    OwnJudgment,
+    own_judgment,
+    own_judgments,
+)
 from storage.labeling.queue import LeasedPair
 from storage.labeling.queue_cache import QueueCache
 from storage.records import (
@@ -92,6 +98,14 @@ class Undone:
 
     id: str
     kind: str
+    pair: ShownPair
+
+
+@dataclass(frozen=True, kw_only=True)
+class GivenJudgment:
+    """A judgment of the annotator, and its pair as they saw it."""
+
+    judgment: OwnJudgment
     pair: ShownPair
 
 
@@ -177,6 +191,18 @@ class LabelSession:
         found = queue.progress(self._db, annotator.id, since=queue.midnight(moment, offset))
         figures = own_figures(self._db, annotator.id, midnight=queue.midnight(moment))
         return replace(figures, today=found.today)
+
+    def judgments(
+        self, annotator: Annotator, *, search: str = "", before: str | None = None
+    ) -> tuple[list[ListedJudgment], bool]:
+        """Their own current judgments, see `own_judgments`."""
+        return own_judgments(self._db, annotator.id, search=search.strip(), before=before)
+
+    def judgment(self, annotator: Annotator, id: str) -> GivenJudgment:
+        """One of their own current judgments with its pair, or NotFound."""
+        found = own_judgment(self._db, annotator.id, id)
+        pair = queue.pair(self._db, annotator.id, found.comparison)
+        return GivenJudgment(judgment=found, pair=_render_pair(pair))
 
     def guidelines(self) -> dict[str, str]:
         """The guidelines as text and HTML; ``version`` changes with the text."""

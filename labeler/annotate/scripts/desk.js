@@ -16,6 +16,7 @@ class Desk {
     this.fresh = false; // whether the pair is on the screen for the first time
     this.plain = false;
     this.everSaved = false;
+    this.restored = new Set(); // revisions that restored an earlier judgment, made by an undo
     this.stopwatch = new Stopwatch();
     this.draft = new Draft({ changed: () => this.drafted() });
     this.drafts = new Drafts(person.id);
@@ -35,6 +36,10 @@ class Desk {
       held: () => this.outbox.comparisons,
       changed: () => this.show(),
       shown: recall(`shown.${person.id}`),
+    });
+    this.drawer = new Drawer(person.id, {
+      reopen: (found) => this.reopen(found),
+      unsaved: () => this.outbox.acts.filter(({ path }) => path?.endsWith("/judgments")).length,
     });
     showPerson(person);
     showProgress(progress);
@@ -60,27 +65,36 @@ class Desk {
       showState(state);
       showIdle(reason, this.progress.today, this.buffer.withOthers);
       this.shown = null;
+      showRevision(null);
     } else if (pair !== this.shown) {
       if (!this.shown) this.refresh(); // the counts do not include the new pairs yet
       this.shown = pair;
       this.judging = true;
       this.fresh = !this.known.has(pair);
       this.known.add(pair);
-      this.draft.restore(this.drafts.of(pair));
-      remember(`shown.${this.person.id}`, pair.id);
+      this.draft.restore(pair.revises ? pair.revises.draft : this.drafts.of(pair));
+      // After a reload, the page goes on with the pair from before.
+      if (!pair.revises) remember(`shown.${this.person.id}`, pair.id);
       this.showForm(); // with a new pair: buttons must not change under a finger
       showPair(pair, this.plain);
+      showRevision(pair.revises);
       showState("judging");
       window.scrollTo(0, 0);
       this.stopwatch.start();
       this.tell("");
-      this.say("New pair.");
+      this.say(this.announcement(pair));
     }
     this.showVerdict();
   }
 
+  announcement({ revises }) {
+    if (revises) return `An earlier pair: ${judgmentInWords(revises)}.`;
+    return this.fresh ? "New pair." : "The pair from before.";
+  }
+
   drafted() {
-    if (this.shown) this.drafts.keep(this.shown, this.draft.read());
+    if (this.shown?.revises) this.shown.revises.draft = this.draft.read();
+    else if (this.shown) this.drafts.keep(this.shown, this.draft.read());
     this.tell("");
   }
 
@@ -152,7 +166,7 @@ class Desk {
     const pair = this.buffer.current;
     if (!pair) return;
     const id = newId();
-    this.history.push({ id, pair, draft: this.draft.read() });
+    this.history.push({ id, pair, draft: this.draft.read(), revises: Boolean(more.replaces) });
     if (this.history.length > HISTORY) this.history.shift();
     this.buffer.advance();
     this.drafts.forget(pair);
@@ -173,6 +187,8 @@ class Desk {
       return this.tell("First choose how much better: slightly, clearly or much.");
     }
     const body = { outcome, milliseconds: this.stopwatch.read() };
+    const earlier = this.buffer.current?.revises;
+    if (earlier) body.replaces = earlier.id;
     if (prefers && strength) body.strength = strength;
     if (Object.keys(criteria).length) body.criteria = criteria;
     if (comment) body.comment = comment;
@@ -180,11 +196,13 @@ class Desk {
     if (version) body.guidelines = version;
     // A tie has no strength, which the annotator must hear; an undo brings it back.
     const [lost, inShort] = strength && !prefers ? [`, without the strength “${STRENGTHS[strength]}”`, ", no strength"] : ["", ""];
-    this.act("/label/api/judgments", body, judgmentInWords(body) + lost, judgmentInShort(body) + inShort);
+    const changed = earlier ? " (changed)" : "";
+    this.act("/label/api/judgments", body, judgmentInWords(body) + lost + changed, judgmentInShort(body) + inShort + changed);
     flash(outcome);
   }
 
   skip() {
+    if (this.shown?.revises) return this.tell("This pair is judged. Choose again, or keep the judgment (Esc).");
     this.act("/label/api/skip", {}, "Skipped");
   }
 
@@ -203,10 +221,13 @@ class Desk {
 
   // The page undoes its own last act immediately; only the server knows older ones.
   undo() {
+    if (this.shown?.revises) return this.leaveRevision();
     const last = this.history.pop();
     if (last && this.outbox.refused.some((act) => act.id === last.id)) {
       this.outbox.remove(last.id);
       this.comeBack(last.pair, last.draft);
+    } else if (last?.revises) {
+      this.restore(last);
     } else if (last) {
       const note = { what: "Undo", prompt: snippet(last.pair), local: true };
       this.comeBack(last.pair, last.draft);
@@ -225,11 +246,47 @@ class Desk {
     const undone = this.outbox.waiting.map((act) => act.body.replaces);
     const acts = this.outbox.waiting.filter((act) => !act.path.endsWith("/undo") && !undone.includes(act.id));
     const latest = acts.length ? acts[acts.length - 1].id : this.progress.latest;
-    return undone.includes(latest) ? null : latest;
+    return undone.includes(latest) || this.restored.has(latest) ? null : latest;
+  }
+
+  // Revisions
+
+  // Show the pair of an earlier judgment; the pair on the screen follows it.  Returns why not, if so.
+  reopen({ judgment, pair }) {
+    if (this.shown?.revises) this.leaveRevision();
+    const unsent = this.outbox.acts.some(({ body }) => body.comparison === pair.id || body.replaces === judgment.id);
+    if (unsent) return "A change of this judgment is not saved yet. Try again when it is.";
+    if (this.buffer.pairs.some(({ id }) => id === pair.id)) return "This pair is already open.";
+    const { strength, criteria, comment } = judgment;
+    pair.revises = { ...judgment, draft: { strength, criteria, comment } };
+    this.buffer.putBack(pair);
+    return null;
+  }
+
+  leaveRevision() {
+    this.buffer.advance();
+    this.unsaid = "The judgment is kept. ";
+    this.show();
+    this.buffer.fill();
+  }
+
+  // Undo of a revision: the earlier judgment is given again, as a revision of its own, because stored
+  // judgments never change and a withdrawal would leave the pair without one.
+  restore({ id: replaces, pair }) {
+    const { outcome, strength, criteria, comment, milliseconds } = pair.revises;
+    const body = { id: newId(), comparison: pair.id, outcome, replaces, comment, criteria };
+    if (strength) body.strength = strength;
+    if (milliseconds !== null) body.milliseconds = milliseconds;
+    const what = judgmentInWords(body);
+    this.restored.add(body.id);
+    this.outbox.add("/label/api/judgments", body, { what: `${what} (restored)`, prompt: snippet(pair) });
+    showTrace("Restored");
+    announce(`Undone. The earlier judgment counts again: ${what}.`);
   }
 
   comeBack(pair, draft) {
-    this.drafts.keep(pair, draft);
+    if (pair.revises) pair.revises.draft = draft;
+    else this.drafts.keep(pair, draft);
     this.buffer.putBack(pair);
     showTrace("");
     announce("Undone. The pair is back.");
@@ -288,6 +345,11 @@ class Desk {
     $(".comment textarea").focus();
   }
 
+  openDrawer() {
+    $(".menu").open = false;
+    this.drawer.open();
+  }
+
   async showFigures() {
     $(".menu").open = false;
     let figures = null;
@@ -330,6 +392,8 @@ class Desk {
 
   wire() {
     const doing = {
+      judgments: () => this.openDrawer(),
+      back: () => this.leaveRevision(),
       undo: () => this.undo(),
       skip: () => this.skip(),
       shortcuts: () => this.toggleShortcuts(),
@@ -367,7 +431,7 @@ class Desk {
     this.toggleDetails(recall("details") === "true");
   }
 
-  wireKeys({ undo, skip, flag, details, plain, guidelines, help }) {
+  wireKeys({ undo, skip, flag, details, plain, judgments, guidelines, help }) {
     for (const side of ["a", "b"]) {
       for (const [by, word] of Object.entries(STRENGTHS)) {
         keys.bind({ [`${side}-${word}`]: () => this.judge(side, Number(by)) });
@@ -385,7 +449,7 @@ class Desk {
       comment: () => this.openComment(),
       jump: jumpToResponses,
       switch: () => sides.toggle(),
-      ...{ undo, skip, flag, details, plain, guidelines, help },
+      ...{ undo, skip, flag, details, plain, judgments, guidelines, help },
     });
     const own = `shortcuts.${this.person.id}`;
     keys.restore(recall(own), (text) => remember(own, text));
@@ -424,6 +488,8 @@ class Desk {
 
   // A comment belongs to a judgment: without a choice there is nothing to send.
   sendComment() {
+    const earlier = this.shown?.revises;
+    if (earlier) return this.judge(earlier.outcome, $(".choice.earlier")?.dataset.by && earlier.strength);
     $(".comment textarea").blur();
     this.tell(this.form.scale === "two-step" ? "Choose A or B first." : "Choose a step of the scale first.");
   }
@@ -438,6 +504,7 @@ class Desk {
     if (event.target.closest("textarea")) event.target.blur();
     else if ($("dialog[open]")) return; // the dialog closes by itself
     else if ($(".menu").open) $(".menu").open = false;
+    else if (this.shown?.revises && !this.covered) this.leaveRevision();
     else if (!$(".guidelines").hidden) this.toggleGuidelines();
   }
 

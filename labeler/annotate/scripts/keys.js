@@ -27,12 +27,13 @@ const ACTIONS = [
   { id: "plain", label: "Show the unformatted text", key: "r" },
   { id: "jump", label: "Jump to the responses, and back", key: "j" },
   { id: "switch", label: "Switch between A and B on a narrow screen", key: "x" },
+  { id: "judgments", label: "Show your earlier judgments", key: "m" },
   { id: "guidelines", label: "Show the guidelines", key: "g" },
   { id: "help", label: "Show this list", key: "?" },
 ];
 const FIXED = [
   { caps: ["Ctrl", "Enter"], label: "Send the flag, or the judgment with its comment" },
-  { caps: ["Esc"], label: "Leave the comment; close a panel" },
+  { caps: ["Esc"], label: "Leave the comment; close a panel; keep an earlier judgment" },
 ];
 const ARROWS = { arrowleft: "←", arrowright: "→", arrowup: "↑", arrowdown: "↓" };
 

@@ -226,6 +226,42 @@ def test_a_body_that_grows_too_large_unannounced_is_413(client):
     assert (answer.status_code, answer.json()) == (413, {"error": "The request is too large."})
 
 
+def test_own_judgments_are_listed_and_read_by_their_annotator_only(client, world):
+    db, app = world
+    other = TestClient(app, headers=bearer(db, add_person(db, f"other {uuid.uuid4()}")))
+    first, second = take(client, 2)
+    sent = body(first, "a", strength=2, criteria={"clear": "b"}, comment="so", milliseconds=7)
+    for act in (sent, body(second, "tie")):
+        assert client.post("/label/api/judgments", json=act).status_code == 200
+
+    listed = client.get("/label/api/judgments").json()
+    assert [each["outcome"] for each in listed["judgments"]] == ["tie", "a"]
+    assert set(listed["judgments"][0]) == {"id", "outcome", "strength", "created_at", "prompt"}
+    assert listed["more"] is False
+    found = {"search": first["prompt"][0]["text"].upper()}
+    assert [
+        each["id"] for each in client.get("/label/api/judgments", params=found).json()["judgments"]
+    ] == [sent["id"]]
+    past = client.get("/label/api/judgments", params={"before": listed["judgments"][0]["id"]})
+    assert [each["id"] for each in past.json()["judgments"]] == [sent["id"]]
+
+    given = client.get(f"/label/api/judgments/{sent['id']}").json()
+    assert given["pair"] == first  # the same texts on the same sides, and nothing about models
+    assert {**given["judgment"], "created_at": None} == {**sent, "created_at": None}
+
+    assert other.get("/label/api/judgments").json() == {"judgments": [], "more": False}
+    for path in (sent["id"], str(uuid.uuid4()), "x"):
+        assert other.get(f"/label/api/judgments/{path}").status_code == 404
+    assert other.get("/label/api/judgments", params={"before": sent["id"]}).status_code == 404
+
+
+def test_a_search_is_short_and_plain(client):
+    for search in ("x" * 201, "a\0b"):
+        assert client.get("/label/api/judgments", params={"search": search}).status_code == 422
+    for search in ("x" * 200, "'; DROP TABLE judgments; --", "%", "\\", "\U0001f642"):
+        assert client.get("/label/api/judgments", params={"search": search}).status_code == 200
+
+
 def test_a_required_strength_is_required_of_new_preferences_only(client, db):
     first, second = take(client, 2)
     before = body(first)
