@@ -346,12 +346,12 @@ class Desk {
   }
 
   openDrawer() {
-    $(".menu").open = false;
+    closeMenus();
     this.drawer.open();
   }
 
   async showFigures() {
-    $(".menu").open = false;
+    closeMenus();
     let figures = null;
     try {
       const { status, data } = await request("GET", byOwnDay("/label/api/figures"), null, this.person.id);
@@ -407,7 +407,9 @@ class Desk {
     };
     for (const button of $$("[data-do]").filter(({ dataset }) => dataset.do in doing)) {
       button.onclick = (event) => {
-        if (button.dataset.do !== "skip" || !this.slipped(event)) doing[button.dataset.do]();
+        if (button.dataset.do === "skip" && this.slipped(event)) return;
+        if (button.closest(".more")) closeMenus();
+        doing[button.dataset.do]();
       };
     }
     $(".choices").onclick = (event) => {
@@ -420,9 +422,7 @@ class Desk {
     this.wireKeys(doing);
     document.addEventListener("keydown", (event) => this.press(event));
     document.addEventListener("pointermove", () => $(".desk").classList.add("pointing"));
-    document.addEventListener("pointerdown", (event) => {
-      if (!$(".menu").contains(event.target)) $(".menu").open = false;
-    });
+    document.addEventListener("pointerdown", (event) => closeMenus(event.target.closest(".menu")));
     window.addEventListener("beforeunload", (event) => {
       if (this.outbox.hasVolatileActs) event.preventDefault();
     });
@@ -503,7 +503,7 @@ class Desk {
   escape(event) {
     if (event.target.closest("textarea")) event.target.blur();
     else if ($("dialog[open]")) return; // the dialog closes by itself
-    else if ($(".menu").open) $(".menu").open = false;
+    else if ($(".menu[open]")) closeMenus();
     else if (this.shown?.revises && !this.covered) this.leaveRevision();
     else if (!$(".guidelines").hidden) this.toggleGuidelines();
   }
@@ -511,5 +511,14 @@ class Desk {
   wake() {
     this.outbox.send();
     this.buffer.fill();
+  }
+}
+
+// A menu that had the focus gives it to its button.
+function closeMenus(except) {
+  for (const menu of $$(".menu[open]")) {
+    if (menu === except) continue;
+    if (menu.contains(document.activeElement)) menu.querySelector("summary").focus();
+    menu.open = false;
   }
 }

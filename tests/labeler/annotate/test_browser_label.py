@@ -342,7 +342,7 @@ def test_a_trace_leaves_a_phones_tools_in_one_row(browser, world, server, who, w
         page.keyboard.press("q")
         press(page, "2")
         expect(page.locator(".trace")).to_have_text("B, slightly")
-        row = page.locator(".extras > :is(.trace, .tool):visible")
+        row = page.locator(".extras :is(.trace, .tool):visible")
         boxes = [each.bounding_box() for each in row.all()]
         assert len(boxes) == 5
         middles = [box["y"] + box["height"] / 2 for box in boxes]
