@@ -4,6 +4,8 @@ const HISTORY = 50; // latest acts of this page, which it can undo without askin
 const REFRESH = 60000; // milliseconds between requests for the counts and the guidelines
 const UNREAD = 250; // milliseconds in which nobody can read a pair: a judgment is then a slip
 
+const MENUS = ":is(.menu, .more)";
+
 class Desk {
   constructor(person, progress) {
     this.person = person;
@@ -144,10 +146,11 @@ class Desk {
 
   saved(act, data) {
     this.everSaved = true;
-    const judged = act.path.endsWith("/judgments") ? 1 : 0;
+    const revised = act.path.endsWith("/judgments") && act.body.replaces; // counted before
+    const judged = act.path.endsWith("/judgments") && !revised ? 1 : 0;
     const back = data.undone ? (data.undone.kind === "judgment" ? -1 : 0) : judged;
     const { judged: all, today, remaining } = this.progress;
-    const less = data.undone ? -1 : 1;
+    const less = data.undone ? -1 : revised ? 0 : 1;
     // After an undo, only the server knows which act is the latest.
     const latest = data.undone ? null : act.id;
     this.count({ judged: all + back, today: Math.max(0, today + back), remaining: Math.max(0, remaining - less), latest });
@@ -422,7 +425,7 @@ class Desk {
     this.wireKeys(doing);
     document.addEventListener("keydown", (event) => this.press(event));
     document.addEventListener("pointermove", () => $(".desk").classList.add("pointing"));
-    document.addEventListener("pointerdown", (event) => closeMenus(event.target.closest(".menu")));
+    document.addEventListener("pointerdown", (event) => closeMenus(event.target.closest(MENUS)));
     window.addEventListener("beforeunload", (event) => {
       if (this.outbox.hasVolatileActs) event.preventDefault();
     });
@@ -503,7 +506,7 @@ class Desk {
   escape(event) {
     if (event.target.closest("textarea")) event.target.blur();
     else if ($("dialog[open]")) return; // the dialog closes by itself
-    else if ($(".menu[open]")) closeMenus();
+    else if ($(`${MENUS}[open]`)) closeMenus();
     else if (this.shown?.revises && !this.covered) this.leaveRevision();
     else if (!$(".guidelines").hidden) this.toggleGuidelines();
   }
@@ -516,7 +519,7 @@ class Desk {
 
 // A menu that had the focus gives it to its button.
 function closeMenus(except) {
-  for (const menu of $$(".menu[open]")) {
+  for (const menu of $$(`${MENUS}[open]`)) {
     if (menu === except) continue;
     if (menu.contains(document.activeElement)) menu.querySelector("summary").focus();
     menu.open = false;

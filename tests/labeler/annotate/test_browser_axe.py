@@ -6,6 +6,7 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Page, expect
 
+from storage.tables import settings
 from tests.helpers.browser import new_page
 from tests.helpers.desk_browser import desk_page, press
 from tests.helpers.desk_world import add_pairs, add_person, make_app, serving, workspace
@@ -68,14 +69,22 @@ def test_no_state_violates_a_rule(browser, world, server, width, scheme):
             expect(page.locator(dialog)).to_be_visible()
             assert violations(page) == [], dialog
             page.keyboard.press("Escape")
-        page.locator(".menu summary").click()
-        assert violations(page) == [], "menu"
+        for menu in (".more", ".menu"):
+            page.locator(f"{menu} summary").click()
+            assert violations(page) == [], menu
         page.locator("[data-do=figures]").click()
         expect(page.locator(".figures")).to_be_visible()
         assert violations(page) == [], "figures"
         page.keyboard.press("Escape")
 
         press(page, "1")
+        page.keyboard.press("m")
+        expect(page.locator(".drawer .given")).to_have_count(1)
+        assert violations(page) == [], "my judgments"
+        page.locator(".drawer .given").click()
+        expect(page.locator(".revising")).to_be_visible()
+        assert violations(page) == [], "an earlier pair"
+        page.keyboard.press("Escape")
         page.context.set_offline(True)
         page.keyboard.press("2")
         expect(page.locator(".status")).to_have_attribute("data-status", "waiting")
@@ -83,6 +92,16 @@ def test_no_state_violates_a_rule(browser, world, server, width, scheme):
         page.context.set_offline(False)
         expect(page.locator(".empty h1")).to_have_text("All caught up")
         assert violations(page) == [], "idle"
+
+
+@pytest.mark.parametrize("width", [1440, 320])
+def test_the_scale_of_one_press_violates_no_rule(browser, world, server, width):
+    settings.choose_judgment_form(world[0], settings.JudgmentForm("one-press"))
+    person = add_person(world[0], f"one press {width}")
+    with desk_page(browser, world, server, person, width=width) as page:
+        expect(page.locator(".choice")).to_have_count(8)
+        assert violations(page) == []
+    settings.choose_judgment_form(world[0], settings.JudgmentForm())
 
 
 def test_the_rules_find_a_violation(browser, world, server):
