@@ -34,7 +34,7 @@ from storage.records import (
     digest,
     now,
 )
-from storage.tables import guidelines, iterations
+from storage.tables import guidelines, iterations, settings
 
 MAX_AT_ONCE = queue.AT_ONCE
 """Limit of pairs per request."""

@@ -69,7 +69,7 @@ class ListedJudgment:
 
 @dataclass(frozen=True, kw_only=True)
 class OwnJudgment:
-    """A judgment as its annotator gave it; `criteria` has a, b or tie."""
+    """A judgment as its annotator gave it; `criteria` has a, b or tie, `guidelines` a version."""
 
     id: str
     comparison: str
@@ -78,6 +78,7 @@ class OwnJudgment:
     criteria: dict[str, ScreenOutcome]
     comment: str
     milliseconds: int | None
+    guidelines: str | None
     created_at: datetime
 
 
@@ -115,6 +116,7 @@ def own_judgment(db: Database, annotator: str, id: str) -> OwnJudgment:
         },
         comment=row["comment"] or "",
         milliseconds=row["milliseconds"],
+        guidelines=row["guidelines"],
         created_at=row["created_at"],
     )
 

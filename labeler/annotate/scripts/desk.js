@@ -276,10 +276,11 @@ class Desk {
   // Undo of a revision: the earlier judgment is given again, as a revision of its own, because stored
   // judgments never change and a withdrawal would leave the pair without one.
   restore({ id: replaces, pair }) {
-    const { outcome, strength, criteria, comment, milliseconds } = pair.revises;
+    const { outcome, strength, criteria, comment, milliseconds, guidelines } = pair.revises;
     const body = { id: newId(), comparison: pair.id, outcome, replaces, comment, criteria };
     if (strength) body.strength = strength;
     if (milliseconds !== null) body.milliseconds = milliseconds;
+    if (guidelines) body.guidelines = guidelines;
     const what = judgmentInWords(body);
     this.restored.add(body.id);
     this.outbox.add("/label/api/judgments", body, { what: `${what} (restored)`, prompt: snippet(pair) });

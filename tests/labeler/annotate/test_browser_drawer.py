@@ -32,7 +32,7 @@ def current(db, who):
 
 def open_drawer(page):
     page.keyboard.press("m")
-    expect(page.locator(".drawer ul")).to_be_visible()
+    expect(page.locator(".drawer")).to_be_visible()
     return page.locator(".drawer .given")
 
 
@@ -126,7 +126,7 @@ def test_undo_after_a_revision_restores_the_earlier_judgment(judged, world, who)
     status(page, "saved")
     original, *others, restored = judgments_of(db, who)
     assert len(others) == 3
-    same = ("outcome", "strength", "comment", "milliseconds", "comparison")
+    same = ("outcome", "strength", "comment", "milliseconds", "comparison", "guidelines")
     assert [restored[name] for name in same] == [original[name] for name in same]
     assert json.loads(restored["criteria"]) == json.loads(original["criteria"])
     assert restored["id"] in {row["id"] for row in current(db, who)}

@@ -230,7 +230,15 @@ def test_own_judgments_are_listed_and_read_by_their_annotator_only(client, world
     db, app = world
     other = TestClient(app, headers=bearer(db, add_person(db, f"other {uuid.uuid4()}")))
     first, second = take(client, 2)
-    sent = body(first, "a", strength=2, criteria={"clear": "b"}, comment="so", milliseconds=7)
+    sent = body(
+        first,
+        "a",
+        strength=2,
+        criteria={"clear": "b"},
+        comment="so",
+        milliseconds=7,
+        guidelines="0" * 16,
+    )
     for act in (sent, body(second, "tie")):
         assert client.post("/label/api/judgments", json=act).status_code == 200
 
