@@ -173,7 +173,11 @@ def label_routes(db: Database) -> APIRouter:
 
     @routes.get("/progress")
     def progress(annotator: CurrentAnnotator, offset: Offset = 0) -> dict[str, Any]:
-        person = {"id": annotator.id, "name": annotator.name, "role": annotator.role}
+        person: dict[str, Any] = {
+            "id": annotator.id,
+            "name": annotator.name,
+            "role": annotator.role,
+        }
         person["password"] = annotator.password_hash is not None
         return {"annotator": person, **session.progress(annotator, offset=offset)}
 
