@@ -11,6 +11,8 @@ from pathlib import Path
 
 import gradio as gr
 
+from labeler.html import formulas
+
 _HERE = Path(__file__).parent
 _SCRIPTS = (
     "outbox.js", "pair-buffer.js", "view.js", "conversation.js", "sides.js", "draft.js", "keys.js",
@@ -27,7 +29,7 @@ def _read(folder: str, name: str) -> str:
 SHELL_CSS = _read("styles", "shell.css")
 """Styles of the page around the component; the mount takes them, not the component."""
 
-HEAD = '<link rel="icon" href="/static/kite.svg">'
+HEAD = '<link rel="icon" href="/static/kite.svg">' + formulas.HEAD
 """HTML that the mount adds to the document's head."""
 
 
@@ -43,7 +45,8 @@ def styles() -> str:
 
 def script() -> str:
     """The page's scripts, joined into one scope."""
-    return '"use strict";\n' + "\n".join(_read("scripts", name) for name in _SCRIPTS)
+    parts = [formulas.SCRIPT, *(_read("scripts", name) for name in _SCRIPTS)]
+    return '"use strict";\n' + "\n".join(parts)
 
 
 def build() -> gr.Blocks:

@@ -5,7 +5,7 @@ that leaves its box or takes unbounded time. Guidelines are rendered in the same
 
 Fair: both responses of a pair are rendered alike. A feature (Markdown, formulas, syntax colors)
 that cannot be rendered for one of them is switched off for both. The page says so if it is Markdown
-or formulas.
+or formulas. Formulas are typeset in the browser (`formulas.js`), with the same rule.
 
 Each block has its own text direction.
 """
@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 
 from markdown_it import MarkdownIt
 from markdown_it.renderer import RendererHTML
+from markdown_it.rules_block import StateBlock
 from markdown_it.rules_core import StateCore
 from markdown_it.rules_inline import StateInline
 from markdown_it.token import Token
@@ -33,7 +34,6 @@ from pygments.lexers import get_lexer_by_name
 
 from labeler.html.chunks import chunks
 from labeler.html.computed_once import ComputedOnce
-from labeler.html.mathml import mathml
 
 MAX_CODE_LENGTH = 8_000
 """Characters of one code block that are colored; a longer one is shown without colors."""
@@ -51,7 +51,9 @@ _SQUARED_LANGUAGES = frozenset(
     ["css", "go", "html", "http", "ini", "javascript", "js", "r", "toml", "xml", "yaml"]
 )
 MAX_LATEX = 20_000
-"""Characters of formulas that are typeset in one text; the worst case takes half a second."""
+"""Characters of formulas that are typeset in one text."""
+MAX_FORMULA_LINES = 100
+"""Lines of a formula in ``\\[…\\]``."""
 MAX_CACHED_BYTES = 64_000_000
 """Bytes of texts and their HTML in the cache; a pair is rendered for each of its annotators."""
 MAX_DEPTH = 30
@@ -98,9 +100,10 @@ NOTICES = {
 def render(text: str, *, document: bool = False) -> str:
     """`text` (Markdown) as an HTML fragment.
 
-    Single line breaks are kept, as in chat interfaces, unless it is a `document`.  TeX in ``$…$``,
-    ``$$…$$``, ``\\(…\\)`` and ``\\[…\\]`` becomes MathML; fenced code is colored.  GitHub's tables,
-    ``~~strikethrough~~`` and task lists are supported.
+    Single line breaks are kept, as in chat interfaces, unless it is a `document`.  LaTeX in
+    ``$…$``, ``$$…$$``, ``\\(…\\)`` and ``\\[…\\]`` stays source, which the page typesets
+    (`formulas.js`); fenced code is colored.  GitHub's tables, ``~~strikethrough~~`` and task lists
+    are supported.
     """
     found = rendered(text, Style(document=document))
     return plain(text) if found is None else found.html
@@ -341,7 +344,7 @@ def _bracket_math(state: StateInline, silent: bool) -> bool:
     if closing is None:
         return False
     start = state.pos + 2
-    end = state.src.find(closing, start, min(state.posMax, start + 2_000))
+    end = state.src.find(closing, start, min(state.posMax, start + 4_000))
     content = state.src[start:end].strip()
     if end < 0 or not content:
         return False
@@ -352,10 +355,40 @@ def _bracket_math(state: StateInline, silent: bool) -> bool:
     return True
 
 
+def _bracket_block(state: StateBlock, start: int, end: int, silent: bool) -> bool:
+    r"""``\[…\]`` on lines of its own; its lines are not lists or headings."""
+    first, last = state.bMarks[start] + state.tShift[start], state.eMarks[start]
+    if state.is_code_block(start) or state.src[first : first + 2] != "\\[":
+        return False
+    line = start
+    while "\\]" not in state.src[first + 2 : last]:
+        line += 1
+        if (
+            line >= min(end, start + MAX_FORMULA_LINES)
+            or state.isEmpty(line)
+            or state.sCount[line] < state.blkIndent
+        ):
+            return False
+        last = state.eMarks[line]
+    content, _, rest = (
+        state.getLines(start, line + 1, state.blkIndent, False).strip()[2:].partition("\\]")
+    )
+    if rest.strip() or not content.strip():
+        return False
+    if not silent:
+        token = state.push("math_block", "math", 0)
+        token.block = True
+        token.content = content
+        token.map = [start, line + 1]
+        state.line = line + 1
+    return True
+
+
 def _math(
     _self: RendererHTML, tokens: Sequence[Token], index: int, _options: Any, env: dict[str, Any]
 ) -> str:
-    return f'<span class="math inline" dir="ltr">{_formula(tokens[index].content, env, block=False)}</span>'
+    kind, source = _formula(tokens[index].content, env)
+    return f'<span class="{kind} inline" dir="ltr">{source}</span>'
 
 
 def _displayed(
@@ -363,19 +396,17 @@ def _displayed(
 ) -> str:
     # The plugin's own rule writes a <div> into the paragraph, which a browser then splits.  A wide
     # formula scrolls sideways.
-    formula = _formula(tokens[index].content, env, block=True)
-    return f'<span class="math display" tabindex="0" dir="ltr">{formula}</span>'
+    kind, source = _formula(tokens[index].content, env)
+    return f'<span class="{kind} display" tabindex="0" dir="ltr">{source}</span>'
 
 
-def _formula(latex: str, env: dict[str, Any], *, block: bool) -> str:
-    """MathML, or the LaTeX source if formulas are switched off or it cannot be typeset."""
+def _formula(latex: str, env: dict[str, Any]) -> tuple[str, str]:
+    """The class of a formula and its source; only the class ``math`` is typeset by the page."""
     latex = latex.strip()
     wanted = env["style"].math and _spend(env, {"latex": len(latex)})
-    shown = mathml(latex, block=block) if wanted else None
-    if shown is None:
+    if not wanted:
         env["lacks"].add("math")
-        return f'<code dir="ltr">{html.escape(latex)}</code>'
-    return shown
+    return "math" if wanted else "latex", f'<code dir="ltr">{html.escape(latex)}</code>'
 
 
 def _markdown(*, breaks: bool) -> MarkdownIt:
@@ -399,6 +430,9 @@ def _markdown(*, breaks: bool) -> MarkdownIt:
     }.items():
         markdown.add_render_rule(kind, rule)
     markdown.inline.ruler.before("escape", "bracket_math", _bracket_math)
+    markdown.block.ruler.before(
+        "fence", "bracket_block", _bracket_block, {"alt": ["paragraph", "blockquote"]}
+    )
     markdown.core.ruler.push("sanitize", _sanitize)
     return markdown
 

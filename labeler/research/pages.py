@@ -12,6 +12,7 @@ from pathlib import Path
 import gradio as gr
 from gradio.blocks import Block
 
+from labeler.html import formulas
 from labeler.ports import Loop
 from labeler.research.annotators.tab import AnnotatorsTab
 from labeler.research.calls import Page
@@ -32,7 +33,7 @@ CSS = (Path(__file__).parent / "research.css").read_text(encoding="utf-8")
 CACHE_SECONDS = (3600, 3600)
 """Seconds between Gradio's cleanups of its file cache, and the age at which it deletes a file."""
 
-HEAD = f'<meta name="color-scheme" content="light dark">{UPLOT}'
+HEAD = f'<meta name="color-scheme" content="light dark">{UPLOT}{formulas.HEAD}'
 
 
 def build(db: Database, loop: Loop, *, accounts_changed: Callable[[], None]) -> gr.Blocks:

@@ -262,11 +262,21 @@ def _change_page(person: Annotator, problem: str = "", status: int = 200) -> HTM
     return HTMLResponse(page("Change password", body), status)
 
 
+_MEDIA_TYPES = {
+    ".css": "text/css",
+    ".js": "text/javascript",
+    ".svg": "image/svg+xml",
+    ".woff2": "font/woff2",
+}
+
+
 def _static(name: str) -> Response:
-    files = {file.name: file for file in STATIC.iterdir() if file.suffix in (".css", ".js", ".svg")}
+    files = {file.name: file for file in STATIC.iterdir() if file.suffix in _MEDIA_TYPES}
     if name not in files:
         return Response(status_code=404)
-    return FileResponse(files[name], headers={"Cache-Control": "max-age=3600"})
+    file = files[name]
+    headers = {"Cache-Control": "max-age=3600"}
+    return FileResponse(file, media_type=_MEDIA_TYPES[file.suffix], headers=headers)
 
 
 def _invite_page(auth: Auth, token: str, problem: str | None = None) -> HTMLResponse:

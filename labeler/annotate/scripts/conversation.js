@@ -22,6 +22,7 @@ function makeTurn(message, plain, isLast) {
   const text = make("div", "text");
   text.dir = "auto";
   fillText(text, message, plain);
+  typesetEach(text);
   turn.append(make("span", "who", ROLES[message.role]), text);
   return turn;
 }

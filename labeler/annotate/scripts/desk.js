@@ -380,6 +380,7 @@ class Desk {
     const panel = $(".guidelines");
     if (status !== 200 || data.version === panel.dataset.version) return;
     panel.querySelector(".text").innerHTML = data.html;
+    typesetEach(panel.querySelector(".text"));
     panel.dataset.version = data.version;
     if (!panel.hidden) return remember(this.readGuidelines, data.version);
     const read = recall(this.readGuidelines);

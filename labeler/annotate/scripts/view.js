@@ -22,6 +22,9 @@ const IDLE = {
   unreachable: ["No connection", "Kitestring cannot be reached. This page keeps your labels and tries again."],
 };
 
+const MATH_NOTICE =
+  "The formulas of both responses are shown as LaTeX: one of them has a formula that cannot be typeset, or too many formulas.";
+
 function make(tag, className, text) {
   const node = document.createElement(tag);
   if (className) node.className = className;
@@ -38,10 +41,12 @@ function fillText(node, shown, plain) {
 function showPair(pair, plain) {
   $(".pair").hidden = false; // heights are measured
   showConversation(pair, plain);
-  $(".notice").textContent = pair.notice;
-  $(".notice").hidden = !pair.notice || plain; // the notice is about formatting
-  fillText($(".response.a .text"), pair.a, plain);
-  fillText($(".response.b .text"), pair.b, plain);
+  const [a, b] = [$(".response.a .text"), $(".response.b .text")];
+  fillText(a, pair.a, plain);
+  fillText(b, pair.b, plain);
+  const notice = typesetAll(a, b) ? pair.notice : MATH_NOTICE;
+  $(".notice").textContent = notice;
+  $(".notice").hidden = !notice || plain; // the notice is about formatting
   sides.show();
 }
 

@@ -10,7 +10,7 @@ from urllib.parse import urlencode
 import gradio as gr
 
 from labeler.annotate.session import DEFAULT_GUIDELINES
-from labeler.html import components
+from labeler.html import components, formulas
 from labeler.html.components import Column, Markup, render
 from labeler.html.markdown import render as render_markdown
 from labeler.research.tab import Tab, Updates, attempt, heading_slot, html_slot, on
@@ -64,6 +64,11 @@ _UPLOAD = Markup(
     '<div role="status"></div></form>'
 ).format(MAX_UPLOAD_BYTES, ",".join(READABLE))
 _UPLOAD_SCRIPT = (Path(__file__).parent / "upload.js").read_text(encoding="utf-8")
+_TYPESET = f"""
+{formulas.SCRIPT}
+new MutationObserver(() => typesetEach(element)).observe(element, {{ childList: true, subtree: true }});
+typesetEach(element);
+"""
 _FOR_SPREADSHEETS = Markup(
     '<p class="ks-detail">Spreadsheets run cells that begin with =, +, - or @ as formulas. '
     '<a href="/research/download/export?{}&amp;csv_safe=true" download>Download for a '
@@ -143,7 +148,7 @@ class DataTab(Tab):
                 self.answer = html_slot(elem_id="guidelines-answer")
             with gr.Column(elem_classes="ks-panel", min_width=300):
                 html_slot(value='<div class="ks-label">Preview</div>')
-                self.preview = html_slot(elem_id="guidelines-preview")
+                self.preview = html_slot(elem_id="guidelines-preview", js_on_load=_TYPESET)
         self.versions = html_slot(elem_id="guidelines-versions")
 
     def refresh(self, format: str, ties: str, file: str, names: bool) -> Updates:
