@@ -3,8 +3,8 @@
 Safe: model output has no raw HTML, no images, only web links that show their target, and nothing
 that leaves its box or takes unbounded time. Guidelines are rendered in the same way.
 
-Fair: both responses of a pair are rendered alike. A feature (Markdown, formulas, syntax colors)
-that cannot be rendered for one of them is switched off for both. The page says so if it is Markdown
+Fair: both responses of a pair are rendered alike. A feature (Markdown, formulas, syntax colors
+or footnotes) that cannot be rendered for one of them is switched off for both. The page says so if it is Markdown
 or formulas. Formulas are typeset in the browser (`formulas.js`), with the same rule.
 
 Each block has its own text direction.
@@ -23,11 +23,12 @@ from typing import Any, NamedTuple
 
 from markdown_it import MarkdownIt
 from markdown_it.renderer import RendererHTML
-from markdown_it.rules_block import StateBlock
+from markdown_it.rules_block import StateBlock, reference
 from markdown_it.rules_core import StateCore
 from markdown_it.rules_inline import StateInline
 from markdown_it.token import Token
 from mdit_py_plugins.dollarmath import dollarmath_plugin
+from mdit_py_plugins.footnote import footnote_plugin
 from pygments import highlight
 from pygments.formatters import HtmlFormatter
 from pygments.lexers import get_lexer_by_name
@@ -70,6 +71,7 @@ _NO_LANGUAGES = frozenset(["", "text", "txt", "plain", "plaintext", "output", "c
 _FORMATTER = HtmlFormatter(nowrap=True, classprefix="hl-")
 _DEFINITION = re.compile(r"^ {0,3}\[[^\]\n]{1,200}\]:[ \t]*\S.*$", re.MULTILINE)
 _MAX_DEFINITIONS = 500
+_NOTE = re.compile(r"^ {0,3}\[\^[^\]\s]+\]:", re.MULTILINE)
 
 
 class Style(NamedTuple):
@@ -78,11 +80,12 @@ class Style(NamedTuple):
     document: bool = False
     math: bool = True
     colors: bool = True
+    notes: bool = True
 
 
 @dataclass(frozen=True)
 class Rendered:
-    """HTML, and which of ``math`` and ``colors`` failed for some part of the text."""
+    """HTML, and which of ``math``, ``colors`` and ``notes`` failed for some part of the text."""
 
     html: str
     lacks: frozenset[str]
@@ -102,8 +105,8 @@ def render(text: str, *, document: bool = False) -> str:
 
     Single line breaks are kept, as in chat interfaces, unless it is a `document`.  LaTeX in
     ``$…$``, ``$$…$$``, ``\\(…\\)`` and ``\\[…\\]`` stays source, which the page typesets
-    (`formulas.js`); fenced code is colored.  GitHub's tables, ``~~strikethrough~~`` and task lists
-    are supported.
+    (`formulas.js`); fenced code is colored.  GitHub's tables, ``~~strikethrough~~``, task lists,
+    bare addresses and footnotes are supported.
     """
     found = rendered(text, Style(document=document))
     return plain(text) if found is None else found.html
@@ -117,7 +120,7 @@ def render_pair(one: str, other: str) -> tuple[str, str, str]:
         return plain(one), plain(other), NOTICES["markdown"]
     lacks = found[0].lacks | found[1].lacks
     if lacks:
-        style = Style(math="math" not in lacks, colors="colors" not in lacks)
+        style = Style(**dict.fromkeys(lacks, False))
         found = [each for text in (one, other) if (each := rendered(text, style)) is not None]
     return found[0].html, found[1].html, NOTICES["math"] if "math" in lacks else ""
 
@@ -138,8 +141,10 @@ def rendered(text: str, style: Style) -> Rendered | None:
     pieces = chunks(text)
     if pieces is None:
         return None
-    markdown = _DOCUMENT if style.document else _CHAT
+    markdown = _PARSERS[style.document, style.notes]
     env: dict[str, Any] = {"style": style, "lacks": set(), "budgets": _budgets()}
+    if len(pieces) > 1 and style.notes and _NOTE.search(text):
+        return _without_notes(text, style)  # their marks may be in other pieces
     if len(pieces) > 1:  # a link may be used in one piece and defined in another
         definitions = _DEFINITION.findall(text)[:_MAX_DEFINITIONS]
         markdown.parse("\n".join(definitions), env)
@@ -149,8 +154,16 @@ def rendered(text: str, style: Style) -> Rendered | None:
         # Beyond maxNesting the parser silently drops text, which must not happen.
         if any(token.level >= MAX_DEPTH - 1 for token in tokens):
             return None
+        if "notes" in env["lacks"]:
+            return _without_notes(text, style)
         made.append(markdown.renderer.render(tokens, markdown.options, env))
     return Rendered("".join(made), frozenset(env["lacks"]))
+
+
+def _without_notes(text: str, style: Style) -> Rendered | None:
+    """`text` with its footnotes as they are written."""
+    found = rendered(text, style._replace(notes=False))
+    return found and Rendered(found.html, found.lacks | {"notes"})
 
 
 def _fence(
@@ -225,6 +238,43 @@ def _code_inline(
     return f'<code dir="ltr">{html.escape(tokens[index].content)}</code>'
 
 
+def _check_notes(state: StateCore) -> None:
+    """Refuse footnotes of which the parser would drop some: without a mark, or defined twice."""
+    labels = [
+        token.meta["label"] for token in state.tokens if token.type == "footnote_reference_open"
+    ]
+    numbers = state.env.get("footnotes", {}).get("refs", {})
+    if len(set(labels)) < len(labels) or any(number < 0 for number in numbers.values()):
+        state.env["lacks"].add("notes")
+
+
+def _note_mark(
+    _self: RendererHTML, tokens: Sequence[Token], index: int, _options: Any, _env: Any
+) -> str:
+    # No link and no id: two responses are on one page, and their numbers are the same.
+    return f'<sup class="note" dir="ltr">[{tokens[index].meta["id"] + 1}]</sup>'
+
+
+_NOTE_TAGS = {
+    "footnote_block_open": '<hr />\n<ol class="notes">\n',
+    "footnote_block_close": "</ol>\n",
+    "footnote_close": "</li>\n",
+    "footnote_anchor": "",
+}
+
+
+def _note_tag(
+    _self: RendererHTML, tokens: Sequence[Token], index: int, _options: Any, _env: Any
+) -> str:
+    return _NOTE_TAGS[tokens[index].type]
+
+
+def _note_open(
+    self: RendererHTML, tokens: Sequence[Token], index: int, _options: Any, _env: Any
+) -> str:
+    return f"<li{self.renderAttrs(tokens[index])}>"
+
+
 def _sanitize(state: StateCore) -> None:
     """Rewrite tokens that could mislead, load remote content or break the page's outline."""
     _check_boxes(state.tokens)
@@ -262,7 +312,14 @@ def _check_boxes(tokens: Sequence[Token]) -> None:
 
 _LEAVES = frozenset(["paragraph_open", "heading_open", "th_open", "td_open"])
 _CONTAINERS = frozenset(
-    ["bullet_list_open", "ordered_list_open", "list_item_open", "blockquote_open", "table_open"]
+    [
+        "bullet_list_open",
+        "ordered_list_open",
+        "list_item_open",
+        "blockquote_open",
+        "table_open",
+        "footnote_open",
+    ]
 )
 
 
@@ -409,9 +466,17 @@ def _formula(latex: str, env: dict[str, Any]) -> tuple[str, str]:
     return "math" if wanted else "latex", f'<code dir="ltr">{html.escape(latex)}</code>'
 
 
-def _markdown(*, breaks: bool) -> MarkdownIt:
-    settings = {"html": False, "breaks": breaks, "maxNesting": MAX_DEPTH}
-    markdown = MarkdownIt("commonmark", settings).enable(["table", "strikethrough"])
+def _markdown(*, document: bool, notes: bool) -> MarkdownIt:
+    settings = {
+        "html": False,
+        "breaks": not document,
+        "maxNesting": MAX_DEPTH,
+        "linkify": True,
+    }
+    markdown = MarkdownIt("commonmark", settings)
+    markdown.enable(["table", "strikethrough", "linkify"])
+    _only_web_addresses(markdown)
+    markdown.block.ruler.at("reference", _definition)
     dollarmath_plugin(
         markdown,
         allow_labels=False,
@@ -433,9 +498,37 @@ def _markdown(*, breaks: bool) -> MarkdownIt:
     markdown.block.ruler.before(
         "fence", "bracket_block", _bracket_block, {"alt": ["paragraph", "blockquote"]}
     )
+    if notes:
+        _add_notes(markdown)
     markdown.core.ruler.push("sanitize", _sanitize)
     return markdown
 
 
-_CHAT = _markdown(breaks=True)
-_DOCUMENT = _markdown(breaks=False)
+def _definition(state: StateBlock, start: int, end: int, silent: bool) -> bool:
+    """The parser's rule for link definitions, which would take a footnote for one and drop it."""
+    first = state.bMarks[start] + state.tShift[start]
+    return not state.src.startswith("[^", first) and reference(state, start, end, silent)
+
+
+def _only_web_addresses(markdown: MarkdownIt) -> None:
+    """Bare addresses begin with http:// or https://; a file such as ``setup.py`` is no site."""
+    assert markdown.linkify is not None
+    markdown.linkify.set({"fuzzy_link": False, "fuzzy_email": False, "fuzzy_ip": False})
+    for scheme in ("ftp:", "mailto:", "//"):
+        markdown.linkify.add(scheme, None)
+
+
+def _add_notes(markdown: MarkdownIt) -> None:
+    footnote_plugin(markdown, inline=False)
+    markdown.core.ruler.before("footnote_tail", "check_notes", _check_notes)
+    markdown.add_render_rule("footnote_ref", _note_mark)
+    markdown.add_render_rule("footnote_open", _note_open)
+    for kind in _NOTE_TAGS:
+        markdown.add_render_rule(kind, _note_tag)
+
+
+_PARSERS = {
+    (document, notes): _markdown(document=document, notes=notes)
+    for document in (True, False)
+    for notes in (True, False)
+}

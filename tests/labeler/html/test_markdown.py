@@ -31,7 +31,7 @@ from labeler.html.markdown import (
 )
 
 _TAGS = """
-    p br hr ul ol li em strong s code pre blockquote table thead tbody tr th td div span a
+    p br hr ul ol li em strong s sup code pre blockquote table thead tbody tr th td div span a
 """
 _ATTRIBUTES = """
     class href target rel start tabindex data-language dir data-long
@@ -49,6 +49,7 @@ HARMLESS_CLASSES = (
     "inline",
     "block",
     "task",
+    "note",
 )
 
 
@@ -96,6 +97,8 @@ ATTACKS = [
     r"$\unknown<script>$ $\begin{array}{<script>}x\end{array}$",
     "# <h1 onclick=alert(1)>\n\n| <script> | b |\n|---|---|\n| <img src=x> | [x](javascript:1) |",
     "&lt;script&gt;alert(1)&lt;/script&gt; &#x3c;script>",
+    'https://ok.example/"onmouseover=alert(1) javascript:alert(1) //evil.example data:text/html,x',
+    'x[^<b>][^"onclick=alert(1)]\n\n[^<b>]: <script>alert(1)</script>\n[^"onclick=alert(1)]: [x](javascript:1)',
     "~~<script>alert(1)</script>~~ ~~[x](javascript:alert(1))~~",
     "- [x] <input type=checkbox onclick=alert(1)>\n- [ ] <img src=x onerror=alert(1)>",
 ]
@@ -130,6 +133,65 @@ def test_a_link_that_is_no_web_address_is_inert():
     html = render("[settings](/research/)")
 
     assert html == '<p dir="auto"><span class="link-off">settings</span> (/research/)</p>\n'
+
+
+def test_a_bare_address_is_a_link():
+    html = render("See https://ok.example/a?b=1&c=2. And (http://x.example), `https://no.example`")
+
+    assert Audit(html).links == ["https://ok.example/a?b=1&c=2", "http://x.example"]
+    assert Audit(html).text.strip() == (
+        "See https://ok.example/a?b=1&c=2. And (http://x.example), https://no.example"
+    )
+    assert html.count('target="_blank" rel="nofollow noopener noreferrer"') == 2
+    # A name that only looks like another site shows what it really is.
+    assert "(https://xn--80ak6aa92e.example)" in render("https://аррӏе.example")
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["www.x.example", "setup.py", "a@b.example", "ftp://x.example", "//x.example", "http://"],
+)
+def test_what_is_no_web_address_stays_text(text):
+    assert render(text) == f'<p dir="auto">{text}</p>\n'
+
+
+def test_footnotes_are_numbered_and_stand_at_the_end():
+    html = render(
+        "One[^1], two[^b], again[^1].\n\n[^b]: Second\n[^1]: **First**\n\n    more\n\nEnd."
+    )
+
+    assert html == (
+        '<p dir="auto">One<sup class="note" dir="ltr">[1]</sup>, two<sup class="note" dir="ltr">[2]'
+        '</sup>, again<sup class="note" dir="ltr">[1]</sup>.</p>\n<p dir="auto">End.</p>\n<hr />\n'
+        '<ol class="notes">\n<li dir="ltr"><p dir="auto"><strong>First</strong></p>\n'
+        '<p dir="auto">more</p>\n</li>\n<li dir="ltr"><p dir="auto">Second</p>\n</li>\n</ol>\n'
+    )
+    assert "id=" not in html
+    assert "href" not in html
+    assert '<li dir="rtl">' in render("a[^1]\n\n[^1]: שלום")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[^x]: hidden\n\nshown",
+        "a[^1]\n\n[^1]: one\n[^1]: two",
+        "a[^1]\n\n" + "word word\n\n" * (MAX_PIECE_LENGTH // 10) + "[^1]: one",
+    ],
+    ids=["without a mark", "twice", "in another piece"],
+)
+def test_footnotes_that_would_be_lost_stay_as_they_are_written_in_both(text):
+    good = "b[^1]\n\n[^1]: good"
+
+    first, second, notice = render_pair(text, good)
+
+    assert "<sup" not in first + second
+    assert Audit(second).text == "b[^1]\n[^1]: good\n"
+    shown = Audit(first).text
+    assert all(line in shown for line in ("[^", "]: ", text.splitlines()[-1]))
+    assert Audit(render(text)).text == shown
+    assert not notice
+    assert "<sup" in render_pair(good, good)[0]
 
 
 def test_formulas_are_marked_and_prices_are_not():
@@ -281,6 +343,15 @@ def test_code_with_long_white_space_is_shown_without_colors():
         "`" * 20_000,
         "$a" * 10_000,
         "\\(" * 10_000,
+        "http://" * 2_800,
+        "https://a.b/" * 1_600,
+        "https://a.example/(" * 1_000,
+        "https://" + "a." * 9_900,
+        "http://a.b " * 1_800,
+        "[^a]" * 4_900 + "\n\n[^a]: b",
+        "[^a]: b[^a]\n" * 1_600,
+        "".join(f"[^{i}]: [^{i + 1}]\n" for i in range(1_000)) + "[^0]",
+        "[^a]: " * 3_000,
         "\\[\n" * 500 + "x\n" * 9_000,
         "\\" * 19_999 + "$",
         "<a href=" * 2_500,
