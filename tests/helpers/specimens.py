@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from storage.records import Message
+
 # Written for this file: common constructs of TeX, amsmath, mathtools, mhchem, cancel and physics notation.
 FORMULAS = (
     r"x^2 + y^2 = z^2",
@@ -88,3 +90,133 @@ FORMULAS = (
     r"\begin{equation} \label{eq:one} a = b \end{equation}",
     r"\text{价格} = 5 \text{ 元}",
 )
+
+LANGUAGES = """\
+## مرحبا بالعالم
+
+اللغة العربية تُكتب من اليمين إلى اليسار، مع كلمات English وأرقام 1234 و`code(x)` في السطر.
+
+1. أولا: اقرأ النص.
+2. ثانيا: اكتب الجواب (بعناية).
+
+> اقتباس قصير عن العلم.
+
+## שלום עולם
+
+עברית נכתבת מימין לשמאל, עם מילים באנגלית כמו Python 3.11 וסוגריים (כאלה).
+
+* פריט ראשון
+* פריט שני עם `קוד`
+
+## 你好，世界
+
+中文没有空格，所以一行可以在任何字后面断开。这是一个很长的句子，用来检查换行是否正确，标点符号（如逗号、句号）不应该出现在行首。
+
+1. 第一步：打开文件。
+2. 第二步：保存。
+
+## こんにちは
+
+日本語では、漢字とひらがなとカタカナを混ぜて書きます。「カギ括弧」や『二重カギ括弧』もあります。
+
+## नमस्ते दुनिया
+
+हिन्दी देवनागरी लिपि में लिखी जाती है। संयुक्ताक्षर जैसे क्ष, त्र, ज्ञ ठीक दिखने चाहिए।
+
+## Emoji
+
+👩‍👩‍👧‍👦 family, 🇯🇵 flag, 👍🏽 skin tone, ❤️ heart, 🏳️‍🌈 rainbow, 1️⃣ key cap, ☑︎ and ✔️.
+
+~~struck~~, **bold**, *italic*, ***both***, https://example.org/a?b=c and a note[^1].
+
+[^1]: The note stands at the end.
+"""
+
+TABLES = """\
+| Left | Center | Right |
+|:-----|:------:|------:|
+| a | b | 1 |
+| `x | y` | **bold** | 22 |
+
+| Method | Time | Space | Stable | Comment that is long enough to need several words of room |
+|---|---|---|---|---|
+| Quick sort | O(n log n) | O(log n) | no | the pivot decides |
+| Merge sort | O(n log n) | O(n) | yes | good for linked lists |
+
+| a | b | c | d | e | f | g | h | i | j | k | l | m | n | o | p | q | r | s | t |
+|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|
+| 1000 | 2000 | 3000 | 4000 | 5000 | 6000 | 7000 | 8000 | 9000 | 10000 | 1 | 2 | 3 | 4 | 5 | 6 | 7 | 8 | 9 | 0 |
+
+| الاسم | القيمة |
+|---|---|
+| واحد | 1 |
+
+- [x] done
+- [ ] open
+  1. nested
+     > quoted in a list
+
+     | in | list |
+     |---|---|
+     | x | y |
+"""
+
+_CODE = {
+    "python": "def f(x: int) -> str:\n    return f'{x!r}'  # a comment\n",
+    "javascript": "const f = async (x) => `${await x}`; // a comment\n",
+    "typescript": "interface A { readonly x?: number }\nconst a: A = { x: 1 };\n",
+    "java": 'public class A {\n    public static void main(String[] a) { System.out.println("x"); }\n}\n',
+    "c": '#include <stdio.h>\nint main(void) { return printf("%d\\n", 1) < 0; }\n',
+    "cpp": "template <typename T> auto f(T&& x) -> decltype(x) { return std::forward<T>(x); }\n",
+    "rust": "fn main() {\n    let v: Vec<_> = (0..3).map(|x| x * 2).collect();\n}\n",
+    "go": "package main\n\nfunc main() { defer close(ch) }\n",
+    "sql": "SELECT a.id, count(*) FROM a LEFT JOIN b ON a.id = b.a GROUP BY 1 HAVING count(*) > 1;\n",
+    "bash": 'for f in *.txt; do\n  grep -q "$1" "$f" && echo "$f"\ndone\n',
+    "html": '<!doctype html>\n<p class="a">x &amp; y</p>\n',
+    "json": '{"a": [1, 2.5, null, true], "b": {"c": "d"}}\n',
+}
+CODE = "".join(f"`{name}`:\n\n```{name}\n{code}```\n\n" for name, code in _CODE.items()) + (
+    "```\n" + "a line of a hundred and eighty characters without a language " * 3 + "\n```\n"
+)
+
+MATH = (
+    "".join(f"$${latex}$$\n\n" for latex in FORMULAS)
+    + "".join(
+        f"Inline ${latex}$ here.\n\n"
+        for latex in FORMULAS
+        if r"\begin{" not in latex and r"\tag" not in latex
+    )
+    + "$$"
+    + " + ".join(f"x_{{{i}}}^2" for i in range(150))
+    + "$$\n"
+)
+
+_WORDS = "the cat sat on a mat and so did we all as it is now or was".split()  # noqa: SIM905
+_SENTENCE = " ".join(_WORDS).capitalize() + ". "
+LONG = "".join(
+    f"## Part {part}\n\n" + _SENTENCE * 17 + "\n\n* " + _SENTENCE + "\n* " + _SENTENCE * 2 + "\n\n"
+    for part in range(62)
+)
+"""About 20,000 words in 62 parts."""
+
+CHAT = [
+    Message(role="system", content="Answer **briefly**."),
+    *(
+        Message(
+            role="assistant" if turn % 2 else "user",
+            content=f"Turn {turn}: $x_{{{turn}}}$ and `code`.",
+        )
+        for turn in range(28)
+    ),
+    Message(role="user", content="specimen chat: $x$"),
+]
+
+SPECIMENS: dict[str, tuple[str | list[Message], str]] = {
+    "languages": ("specimen languages: $x$", LANGUAGES),
+    "tables": ("specimen tables: $x$", TABLES),
+    "code": ("specimen code: $x$", CODE),
+    "formulas": ("specimen formulas: $x$", MATH),
+    "long": ("specimen long: $x$", LONG),
+    "chat": (CHAT, "The end of the chat."),
+}
+"""Prompt and response by name."""

@@ -23,6 +23,7 @@ function makeTurn(message, plain, isLast) {
   text.dir = "auto";
   fillText(text, message, plain);
   typesetEach(text);
+  addCodeBars(text);
   turn.append(make("span", "who", ROLES[message.role]), text);
   return turn;
 }

@@ -45,6 +45,8 @@ function showPair(pair, plain) {
   fillText(a, pair.a, plain);
   fillText(b, pair.b, plain);
   const notice = typesetAll(a, b) ? pair.notice : MATH_NOTICE;
+  addCodeBars(a);
+  addCodeBars(b);
   $(".notice").textContent = notice;
   $(".notice").hidden = !notice || plain; // the notice is about formatting
   sides.show();
