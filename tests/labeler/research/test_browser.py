@@ -77,6 +77,17 @@ def open_tab(page: Page, name: str) -> None:
     page.get_by_role("tab", name=name, exact=True).click()
 
 
+def test_the_preview_of_the_guidelines_typesets_formulas(browser, world):
+    with research_page(browser, world) as page:
+        open_tab(page, "Data")
+        page.locator("#guidelines textarea").fill(r"Prefer $x^2$ to $\unknown$.")
+        preview = page.locator("#guidelines-preview")
+        expect(preview.locator(".math > math")).to_have_count(1)
+        expect(preview.locator(".math > code")).to_have_text([r"\unknown"])
+        page.locator("#guidelines textarea").fill("Prefer $y$ to $z$.")
+        expect(preview.locator(".math > math")).to_have_count(2)
+
+
 def test_a_researcher_overrules_the_gate(browser, world):
     with research_page(browser, world) as page:
         open_tab(page, "Policies")
