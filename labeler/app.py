@@ -14,6 +14,7 @@ from pydantic import BaseModel
 
 from labeler.annotate import page as annotate
 from labeler.annotate.routes import explain_errors, label_routes
+from labeler.annotate.worker import worker_routes
 from labeler.downloads import download_routes
 from labeler.ports import Loop
 from labeler.research import pages as research
@@ -56,6 +57,7 @@ def create_app(
     app.include_router(_home_routes(db))
     app.include_router(account_routes(auth))
     app.include_router(label_routes(db))
+    app.include_router(worker_routes())
     app.include_router(download_routes(db))
     app.include_router(upload_routes(db))
     app.include_router(_admin_routes(admin, done=auth.accounts_changed))

@@ -15,8 +15,8 @@ from labeler.html import formulas
 
 _HERE = Path(__file__).parent
 _SCRIPTS = (
-    "outbox.js", "pair-buffer.js", "view.js", "code.js", "conversation.js", "sides.js", "draft.js",
-    "keys.js", "drawer.js", "desk.js", "start.js",
+    "outbox.js", "offline.js", "pair-buffer.js", "tabs.js", "view.js", "code.js", "conversation.js",
+    "sides.js", "draft.js", "keys.js", "drawer.js", "counts.js", "desk.js", "start.js",
 )  # fmt: skip
 _STYLES = ("page.css", "layout.css", "text.css", "verdict.css", "dialogs.css", "drawer.css")
 _INCLUDE = re.compile(r"<!-- include ([\w.-]+) -->")

@@ -138,15 +138,15 @@ def label_routes(db: Database) -> APIRouter:
         holding: Annotated[list[str] | None, Query()] = None,
     ) -> JSONResponse:
         held = [id for part in holding or [] for id in part.split(",") if id]
-        pairs = session.next(annotator, n, held)
+        found = session.lease(annotator, n, held)
         none = {"waiting_for": None, "with_others": None}
-        if not pairs:
+        if not found.pairs:
             none = {
                 "waiting_for": session.waiting_for(),
                 "with_others": session.with_others(annotator),
             }
         # Encoded here, in the thread: FastAPI would copy every text again in the event loop.
-        return JSONResponse({"pairs": [asdict(pair) for pair in pairs], **none})
+        return JSONResponse(asdict(found) | none)
 
     @routes.post("/judgments")
     async def judge(body: JudgmentBody, annotator: CurrentAnnotator) -> JSONResponse:

@@ -109,6 +109,15 @@ class GivenJudgment:
     pair: ShownPair
 
 
+@dataclass(frozen=True, kw_only=True)
+class NextPairs:
+    """Pairs to judge; `gone` and `share` as in `queue.Leased`."""
+
+    pairs: list[ShownPair]
+    gone: list[str]
+    share: int
+
+
 class LabelSession:
     """The content of the annotator's page; one object serves all annotators.  Thread-safe."""
 
@@ -116,22 +125,26 @@ class LabelSession:
         self._db = db
 
     def next(self, annotator: Annotator, n: int, holding: Sequence[str] = ()) -> list[ShownPair]:
+        """The pairs of `lease`."""
+        return self.lease(annotator, n, holding).pairs
+
+    def lease(self, annotator: Annotator, n: int, holding: Sequence[str] = ()) -> NextPairs:
         """Up to `n` pairs to judge, leased to `annotator`, without those they are `holding`.
 
         If pairs are large, some stay leased to the annotator until the next request.
         """
         if not 1 <= n <= MAX_AT_ONCE:
             raise ValueError(f"n={n} must be between 1 and {MAX_AT_ONCE}.")
-        leased = queue.lease_next(self._db, annotator.id, n, holding=list(holding))
+        leased = queue.lease(self._db, annotator.id, n, holding=list(holding))
         found: list[ShownPair] = []
         size = 0
-        for pair in leased:
+        for pair in leased.pairs:
             shown = _render_pair(pair)
             size += shown.size
             if found and size > MAX_RESPONSE_LENGTH:
                 break
             found.append(shown)
-        return found
+        return NextPairs(pairs=found, gone=leased.gone, share=leased.share)
 
     def waiting_for(self) -> str:
         """The phase of the current iteration, or "nothing" before the first.

@@ -28,12 +28,13 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from labeler.security.addresses import Addresses
 from labeler.security.auth import Auth, Identity
 from labeler.security.filedata import BadCall, checked_call
-from labeler.security.headers import GRADIO_POLICY, STRICT_POLICY, Hardening
+from labeler.security.headers import GRADIO_POLICY, STRICT_POLICY, WORKER_POLICY, Hardening
 from labeler.security.streams import Streams
 
 Access = Literal["public", "signed-in", "researcher", "admin"]
-Kind = Literal["plain", "page", "call", "stream"]
-"""One of Kitestring's routes, a Gradio page, a call of a Gradio function, or a stream."""
+Kind = Literal["plain", "page", "worker", "call", "stream"]
+"""One of Kitestring's routes, a Gradio page, a service worker, a call of a Gradio function, or a
+stream."""
 
 MAX_BODY_BYTES = 1_000_000
 """Bytes of the body of a request by a researcher or the command line, except for files."""
@@ -45,6 +46,7 @@ MAX_UPLOAD_BYTES = 32_000_000
 MAX_PATH_LENGTH = 255
 """Bytes; the longest file name that file systems allow."""
 
+_POLICIES: dict[Kind, str] = {"page": GRADIO_POLICY, "worker": WORKER_POLICY}
 _MOUNTS = ("/label", "/research")
 _ADDRESS_HEADERS = (b"x-forwarded-host", b"x-gradio-server")
 
@@ -87,6 +89,7 @@ def rules(research_pages: Iterable[str] = ()) -> list[Rule]:
         _rule("signed-in", reading, rf"/label/({_PAGE}|{_PAGE_API})"),
         _rule("signed-in", reading, rf"/label/{_HEARTBEAT}", "stream"),
         _rule("signed-in", "GET HEAD POST", r"/label/password"),
+        _rule("signed-in", reading, r"/label/worker\.js", "worker"),
         _rule("signed-in", "GET", r"/label/api/(next|progress|figures|guidelines)"),
         _rule("signed-in", "GET", r"/label/api/judgments(/[\w-]+)?"),
         _rule("signed-in", "POST", r"/label/api/(judgments|skip|flag|undo)"),
@@ -156,7 +159,7 @@ class AccessMiddleware:
 
     async def _pass(self, rule: Rule, scope: Scope, receive: Receive, send: Send) -> None:
         """Let the application answer; the details of a bug go only to the log."""
-        send = self.hardening.wrap(send, GRADIO_POLICY if rule.kind == "page" else STRICT_POLICY)
+        send = self.hardening.wrap(send, _POLICIES.get(rule.kind, STRICT_POLICY))
         identity: Identity | None = scope["state"]["identity"]
         if scope["path"].startswith(_MOUNTS):
             self._forget_other_addresses(scope)

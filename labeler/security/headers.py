@@ -1,8 +1,8 @@
 """The security headers of every response.
 
 `AccessMiddleware` (access.py) adds them to every response, including refusals and errors:
-`GRADIO_POLICY` for the two Gradio pages, `STRICT_POLICY` for the rest. HSTS is sent only if
-`--public-url` is https.
+`GRADIO_POLICY` for the two Gradio pages, `WORKER_POLICY` for the service worker, `STRICT_POLICY` for
+the rest. HSTS is sent only if `--public-url` is https.
 """
 
 from __future__ import annotations
@@ -30,6 +30,9 @@ GRADIO_POLICY = "; ".join(
         *_NOWHERE[1:],
     ]
 )
+
+WORKER_POLICY = "; ".join(["default-src 'none'", "connect-src 'self'", *_NOWHERE])
+"""For the service worker (labeler/annotate/worker.py): it only fetches files of the studio."""
 
 _ALWAYS = {
     "x-content-type-options": "nosniff",

@@ -24,7 +24,11 @@ from storage.tables import comparisons
 AT_ONCE = 16
 READ_AHEAD = 64
 MAX_LEASES = 64
-"""Limit of live leases per annotator.  The page holds four pairs."""
+"""Limit of live leases per annotator.  The page holds `Leased.share` pairs."""
+LEAST_SHARE = 4
+"""Pairs that a page may hold even if the queue is short: enough for a slow connection."""
+MAX_SHARE = 40
+"""Pairs that a page may hold if the queue is long: enough to label 30 offline."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +42,19 @@ class LeasedPair:
     swapped: bool
 
 
+@dataclass(frozen=True)
+class Leased:
+    """The answer to a page: further pairs, and what it should know about those it holds.
+
+    `gone` are the ids in `holding` that are not leased to the annotator and unanswered any more.
+    `share` is how many pairs the page should hold, so that enough are left for others.
+    """
+
+    pairs: list[LeasedPair]
+    gone: list[str]
+    share: int
+
+
 def lease_next(
     db: Database,
     annotator: str,
@@ -46,6 +63,18 @@ def lease_next(
     holding: Sequence[str] = (),
     lifetime: timedelta = LEASE_LIFETIME,
 ) -> list[LeasedPair]:
+    """The pairs of `lease`."""
+    return lease(db, annotator, n, holding=holding, lifetime=lifetime).pairs
+
+
+def lease(
+    db: Database,
+    annotator: str,
+    n: int,
+    *,
+    holding: Sequence[str] = (),
+    lifetime: timedelta = LEASE_LIFETIME,
+) -> Leased:
     """Lease up to `n` pairs to this annotator, from the newest iteration that has pairs and from
     the written pairs.
 
@@ -58,7 +87,7 @@ def lease_next(
     n = max(0, min(n, AT_ONCE))
     named = set(holding)
 
-    def operation(tx: Transaction) -> tuple[list[Comparison], list[str]]:
+    def operation(tx: Transaction) -> tuple[list[Comparison], list[str], list[str], int]:
         cache = tx.observer(QueueCache)
         cache.load(tx)
         moment = tx.now()
@@ -74,13 +103,28 @@ def lease_next(
             lease, id = item.leases[annotator], item.comparison.id
             if id in named - ended and lease.expires - moment < lifetime / 2:
                 grant(tx, id, annotator, lease.granted, moment + lifetime)
+        open_ids = {item.comparison.id for item in unanswered} - ended
+        gone = [id for id in holding if id not in open_ids]
+        share = _share(cache, annotator, moment)
         chosen = [item.comparison for item in again + new]
-        if all(comparison.id in db.cache(TextCache) for comparison in chosen):
-            return chosen, []
-        return chosen, [item.comparison.id for item in islice(others, READ_AHEAD)]
+        ahead: list[str] = []
+        if not all(comparison.id in db.cache(TextCache) for comparison in chosen):
+            ahead = [item.comparison.id for item in islice(others, READ_AHEAD)]
+        return chosen, ahead, gone, share
 
-    chosen, ahead = db.write(operation)
-    return pairs(db, annotator, chosen, ahead=ahead)
+    chosen, ahead, gone, share = db.write(operation)
+    return Leased(pairs(db, annotator, chosen, ahead=ahead), gone, share)
+
+
+def _share(cache: QueueCache, annotator: str, moment: datetime) -> int:
+    """How many pairs the annotator's page should hold.
+
+    One more annotator could come at any time, so the pairs that nobody else holds are divided by
+    one more than the annotators who hold some.
+    """
+    held, others = cache.held_by_others(annotator, moment)
+    free = cache.unfinished - held
+    return max(LEAST_SHARE, min(MAX_SHARE, free // (others + 2)))
 
 
 def lease_items(

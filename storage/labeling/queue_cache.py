@@ -204,6 +204,23 @@ class QueueCache:
             for item in items
         )
 
+    @property
+    def unfinished(self) -> int:
+        """How many pairs in the queue still need a judgment by a person."""
+        return len(self._started) + len(self._untouched)
+
+    def held_by_others(self, annotator: str, moment: datetime) -> tuple[int, int]:
+        """How many unfinished pairs other annotators hold, and how many annotators these are."""
+        held = {
+            who: sum(
+                _holds(item, who, moment) and who not in item.past and self._is_queued(item)
+                for item in (self._items[name] for name in names)
+            )
+            for who, names in self._leased_to.items()
+            if who != annotator and who not in self._models
+        }
+        return sum(held.values()), sum(count > 0 for count in held.values())
+
     def is_used(self, reader: Reader, act: str) -> bool:
         """Whether an act of any kind and iteration, or an undo, has this id."""
         if act in self._item_of_act:

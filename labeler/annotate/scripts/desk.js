@@ -1,15 +1,14 @@
 // The page's controller; `wire` maps buttons and keys to methods.
 
 const HISTORY = 50; // latest acts of this page, which it can undo without asking the server
-const REFRESH = 60000; // milliseconds between requests for the counts and the guidelines
 const UNREAD = 250; // milliseconds in which nobody can read a pair: a judgment is then a slip
 
 const MENUS = ":is(.menu, .more)";
 
 class Desk {
-  constructor(person, progress) {
+  constructor(person, progress, copy, copied) {
     this.person = person;
-    this.progress = progress;
+    this.copy = copy;
     this.history = [];
     this.shown = null;
     this.unsaid = ""; // the act that the next announcement begins with
@@ -33,11 +32,25 @@ class Desk {
         this.history = this.history.filter(({ id }) => id !== act.id);
         this.showVerdict();
       },
+      settled: () => this.copy.latest,
+      turnedAway: () => {
+        this.buffer.stop("somebody-else");
+        this.buffer.fill(); // asks until this person has signed in again
+      },
     });
     this.buffer = new PairBuffer(person.id, {
       held: () => this.outbox.comparisons,
       changed: () => this.show(),
       shown: recall(`shown.${person.id}`),
+      copy,
+      copied: this.unanswered(copied),
+    });
+    this.counts = new Counts(person.id, progress, {
+      waiting: () => this.outbox.waiting.length > 0,
+      changed: () => {
+        this.copy.keepPerson(this.person, this.counts.progress);
+        this.showVerdict();
+      },
     });
     this.drawer = new Drawer(person.id, {
       reopen: (found) => this.reopen(found),
@@ -65,7 +78,7 @@ class Desk {
       if (state === "idle" && this.judging) this.say(IDLE[reason]?.[0] || IDLE.labeling[0]);
       if (state === "idle") this.judging = false;
       showState(state);
-      showIdle(reason, this.progress.today, this.buffer.withOthers);
+      showIdle(reason, this.counts.progress.today, this.buffer.withOthers);
       this.shown = null;
       showRevision(null);
     } else if (pair !== this.shown) {
@@ -112,7 +125,7 @@ class Desk {
   }
 
   get form() {
-    return this.progress.form ?? { scale: "two-step", strength: "optional" };
+    return this.counts.progress.form ?? { scale: "two-step", strength: "optional" };
   }
 
   // Announce the latest act together with what follows: a screen reader may skip the first of two.
@@ -121,40 +134,48 @@ class Desk {
     this.unsaid = "";
   }
 
-  // A person who has signed in since must not undo another person's acts.
+  // A person who has signed in since must not undo another person's acts; another tab has its own.
+  get undoable() {
+    const away = ["somebody-else", "elsewhere"].includes(this.buffer?.reason);
+    return !away && Boolean(this.history.length || this.latest);
+  }
+
   showVerdict() {
-    const undoable = (this.history.length || this.latest) && this.buffer?.reason !== "somebody-else";
-    showVerdict(Boolean(this.shown || undoable));
+    showVerdict(Boolean(this.shown) || this.undoable);
   }
 
-  async refresh() {
-    if (document.hidden || this.outbox.waiting.length) return;
-    try {
-      const { status, data } = await request("GET", byOwnDay("/label/api/progress"), null, this.person.id);
-      if (status === 200 && !this.outbox.waiting.length) this.count(data);
-      this.loadGuidelines();
-    } catch (problem) {
-      if (!(problem instanceof Unreachable)) throw problem;
-    }
+  // Another tab takes over.
+  async leave() {
+    $("dialog[open]")?.close();
+    this.history = [];
+    showTrace("");
+    this.buffer.stop("elsewhere");
+    await this.outbox.rest();
+    await this.copy.latest;
   }
 
-  count(progress) {
-    this.progress = { ...this.progress, ...progress };
-    showProgress(this.progress);
-    this.showVerdict();
+  // This tab takes over again.
+  enter(copied) {
+    this.outbox.resume();
+    this.buffer.resume(this.unanswered(copied), recall(`shown.${this.person.id}`));
+    this.counts.stale = true;
+    this.refresh();
+  }
+
+  unanswered(pairs) {
+    const answered = this.outbox.answered;
+    return pairs.filter(({ id }) => !answered.includes(id));
+  }
+
+  refresh() {
+    if (document.hidden) return;
+    this.counts.refresh();
+    this.loadGuidelines();
   }
 
   saved(act, data) {
     this.everSaved = true;
-    const revised = act.path.endsWith("/judgments") && act.body.replaces; // counted before
-    const judged = act.path.endsWith("/judgments") && !revised ? 1 : 0;
-    const back = data.undone ? (data.undone.kind === "judgment" ? -1 : 0) : judged;
-    const { judged: all, today, remaining } = this.progress;
-    const less = data.undone ? -1 : revised ? 0 : 1;
-    // After an undo, only the server knows which act is the latest.
-    const latest = data.undone ? null : act.id;
-    this.count({ judged: all + back, today: Math.max(0, today + back), remaining: Math.max(0, remaining - less), latest });
-    if (data.undone) this.refresh();
+    this.counts.saved(act, data);
     if (data.undone && !act.note.local) this.cameBack(data.undone.pair);
   }
 
@@ -225,6 +246,7 @@ class Desk {
   // The page undoes its own last act immediately; only the server knows older ones.
   undo() {
     if (this.shown?.revises) return this.leaveRevision();
+    if (!this.undoable) return announce("There is nothing to undo.");
     const last = this.history.pop();
     if (last && this.outbox.refused.some((act) => act.id === last.id)) {
       this.outbox.remove(last.id);
@@ -235,11 +257,9 @@ class Desk {
       const note = { what: "Undo", prompt: snippet(last.pair), local: true };
       this.comeBack(last.pair, last.draft);
       this.outbox.add("/label/api/undo", { id: newId(), replaces: last.id }, note);
-    } else if (this.latest) {
+    } else {
       const note = { what: "Undo", prompt: "", local: false };
       this.outbox.add("/label/api/undo", { id: newId(), replaces: this.latest }, note);
-    } else {
-      announce("There is nothing to undo.");
     }
   }
 
@@ -248,7 +268,7 @@ class Desk {
   get latest() {
     const undone = this.outbox.waiting.map((act) => act.body.replaces);
     const acts = this.outbox.waiting.filter((act) => !act.path.endsWith("/undo") && !undone.includes(act.id));
-    const latest = acts.length ? acts[acts.length - 1].id : this.progress.latest;
+    const latest = acts.length ? acts[acts.length - 1].id : this.counts.progress.latest;
     return undone.includes(latest) || this.restored.has(latest) ? null : latest;
   }
 

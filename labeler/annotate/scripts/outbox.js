@@ -11,7 +11,7 @@ class Unreachable extends Error {}
 
 // A request to Kitestring: {status, data}.  Throws Unreachable if Kitestring did not answer; a captive
 // portal or a maintenance page may answer 200 to any request.
-async function request(method, path, body, annotator) {
+async function request(method, path, body, annotator, timeout = TIMEOUT) {
   const headers = { Accept: "application/json" };
   if (body) headers["Content-Type"] = "application/json";
   if (annotator) headers["X-Kitestring-Annotator"] = annotator;
@@ -21,7 +21,7 @@ async function request(method, path, body, annotator) {
       method,
       headers,
       body: body ? JSON.stringify(body) : undefined,
-      signal: AbortSignal.timeout(TIMEOUT),
+      signal: AbortSignal.timeout(timeout),
       cache: "no-store",
     });
     text = await response.text();
@@ -52,28 +52,35 @@ function newId() {
 
 class Outbox {
   // Calls `changed()` after every change of state, `saved(act, data)` after each commit, and
-  // `discarded(act)` when the annotator discards one.
-  constructor(annotator, { changed, saved, discarded }) {
+  // `discarded(act)` when the annotator discards one.  `settled()` is a promise that pairs which left
+  // the buffer also left the browser's copy: a pair whose act is forgotten must not come back.
+  // `turnedAway()` is called when another person has signed in.
+  constructor(annotator, { changed, saved, discarded, settled, turnedAway }) {
     this.annotator = annotator;
+    this.turnedAway = turnedAway;
+    this.settled = settled;
     this.prefix = `kitestring.outbox.${annotator}.`;
     this.changed = changed;
     this.saved = saved;
     this.discarded = discarded;
-    this.acts = []; // {id, path, body, note, at, refused: sentence|null}
+    this.acts = []; // {id, path, body, note, at, refused: sentence|null, earlier: of an earlier page}
     this.sendError = null; // why the first act was not sent: {kind, sentence}
     this.durable = true;
-    this.sending = false;
+    this.sending = null; // the loop that sends, a promise
+    this.resting = false; // while another tab sends
     this.pause = RETRY.first;
     this.timer = null;
     this.load();
   }
 
   load() {
+    const volatile = this.acts.filter((act) => act.volatile);
     try {
       const found = Object.keys(localStorage)
         .filter((key) => key.startsWith(this.prefix))
         .map((key) => this.parse(key));
-      this.acts = found.sort((one, other) => one.at - other.at);
+      const earlier = found.map((act) => ({ ...act, earlier: true }));
+      this.acts = [...earlier, ...volatile].sort((one, other) => one.at - other.at);
     } catch {
       this.durable = false;
     }
@@ -106,6 +113,12 @@ class Outbox {
     return this.acts.filter((act) => act.refused !== null);
   }
 
+  // Comparisons that are answered, although the server may not know it yet.
+  get answered() {
+    const undone = this.acts.map((act) => act.body.replaces);
+    return this.acts.filter((act) => !undone.includes(act.id)).map((act) => act.body.comparison);
+  }
+
   // Comparisons with unsent acts, which the server must not send again.
   get comparisons() {
     return this.acts.map((act) => act.body.comparison).filter(Boolean);
@@ -125,6 +138,7 @@ class Outbox {
       localStorage.setItem(this.prefix + act.id, JSON.stringify(act));
     } catch {
       this.durable = false; // private mode or full: the act lives as long as the page
+      act.volatile = true;
     }
   }
 
@@ -151,25 +165,42 @@ class Outbox {
     this.send();
   }
 
-  // Send the waiting acts, in one loop at a time.  After a failure, retry with twice the pause.
-  async send() {
-    if (this.sending) return;
-    this.sending = true;
-    clearTimeout(this.timer);
-    try {
-      while (this.waiting.length) {
-        this.changed();
-        if (!(await this.sendOne(this.waiting[0]))) {
-          this.timer = setTimeout(() => this.send(), this.pause * (0.75 + Math.random() / 2));
-          this.pause = Math.min(this.pause * 2, RETRY.longest);
-          break;
-        }
-        this.pause = RETRY.first;
-      }
-    } finally {
-      this.sending = false;
-    }
+  // Leave the acts in localStorage to another tab.  The promise is kept when nothing is being sent.
+  async rest() {
+    this.acts = this.acts.filter((act) => act.volatile);
+    this.resting = !this.acts.length;
     this.changed();
+    if (this.resting) await this.sending;
+  }
+
+  resume() {
+    this.resting = false;
+    this.load();
+    this.changed();
+    this.send();
+  }
+
+  // Send the waiting acts, in one loop at a time.  After a failure, retry with twice the pause.
+  send() {
+    if (this.resting || this.sending) return;
+    clearTimeout(this.timer);
+    if (!this.waiting.length) return this.changed();
+    this.sending = this.sendAll().finally(() => {
+      this.sending = null;
+      this.changed();
+    });
+  }
+
+  async sendAll() {
+    while (this.waiting.length) {
+      this.changed();
+      if (!(await this.sendOne(this.waiting[0]))) {
+        this.timer = setTimeout(() => this.send(), this.pause * (0.75 + Math.random() / 2));
+        this.pause = Math.min(this.pause * 2, RETRY.longest);
+        break;
+      }
+      this.pause = RETRY.first;
+    }
   }
 
   // Returns whether the act is done, so that it is not sent again.
@@ -185,12 +216,14 @@ class Outbox {
     const { status, data } = answer;
     if (status === 200 && data.saved === true) {
       this.sendError = null;
+      await this.settled();
       this.remove(act.id);
       this.saved(act, data);
       return true;
     }
     if (status === 401 || status === 403) {
       this.sendError = { kind: status === 401 ? "signed-out" : "somebody-else", sentence: data.error };
+      if (status === 403) this.turnedAway();
       return false;
     }
     if (status < 400 || status >= 500 || status === 408 || status === 429) {

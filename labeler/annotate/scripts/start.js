@@ -44,26 +44,60 @@ function setTextSize(size) {
   }
 }
 
-// Asks first who is signed in, because each annotator has their own outbox.
-async function start() {
+// {annotator, progress}: each annotator has their own outbox.  Without a connection, it is whoever
+// used the desk last; the server checks that with every request.
+async function whoIsHere(last) {
   let pause = 500;
   for (;;) {
     try {
-      const { status, data } = await request("GET", byOwnDay("/label/api/progress"));
+      const timeout = last ? QUICK : undefined;
+      const { status, data } = await request("GET", byOwnDay("/label/api/progress"), null, null, timeout);
       if (status === 200) {
         const { annotator, ...progress } = data;
-        const desk = new Desk(annotator, progress);
-        desk.loadGuidelines();
-        return;
+        return { annotator, progress };
       }
-      if (status === 401) return location.assign("/sign-in?next=/label/");
+      if (status === 401) {
+        location.assign("/sign-in?next=/label/");
+        return new Promise(() => {});
+      }
     } catch (problem) {
       if (!(problem instanceof Unreachable)) throw problem;
     }
+    if (last) return last;
     showIdle("unreachable", 0);
     await new Promise((resolve) => setTimeout(resolve, pause));
     pause = Math.min(pause * 2, 5000);
   }
+}
+
+async function start() {
+  const copy = new OfflineCopy();
+  const { annotator, progress } = await whoIsHere(await copy.read());
+  await copy.keepPerson(annotator, progress);
+  forgetAtSignOut(copy);
+  let desk = null;
+  const tabs = new Tabs(annotator.id, {
+    enter: async () => {
+      const copied = (await copy.read())?.pairs || [];
+      if (!tabs.has) return; // taken over meanwhile
+      if (desk) desk.enter(copied);
+      else desk = new Desk(annotator, progress, copy, copied);
+      desk.loadGuidelines();
+    },
+    leave: () => desk?.leave(),
+  });
+  tabs.run();
+  keepPage();
+}
+
+function forgetAtSignOut(copy) {
+  const form = $("form[action='/sign-out']");
+  form.onsubmit = async (event) => {
+    event.preventDefault();
+    const forgotten = Promise.allSettled([copy.clear(), forgetPage()]);
+    await Promise.race([forgotten, new Promise((resolve) => setTimeout(resolve, 1000))]);
+    form.submit();
+  };
 }
 
 followTheSystem();

@@ -19,6 +19,7 @@ const IDLE = {
   done: NEXT_ITERATION,
   nothing: ["Nothing to judge yet", "Pairs will appear here after the first sampling."],
   "somebody-else": ["Someone else has signed in", "Reload the page to continue with the account that is signed in now."],
+  elsewhere: ["The desk is open in another tab", "Your drafts and unsaved labels are kept."],
   unreachable: ["No connection", "Kitestring cannot be reached. This page keeps your labels and tries again."],
 };
 
@@ -84,7 +85,7 @@ function heldByOthers(count) {
 function showIdle(reason, today, withOthers = 0) {
   const [title, sentence] = IDLE[reason] || IDLE.labeling;
   // While the page waits for pairs or a connection, labels may be unsent, so it shows no count.
-  const known = !["unreachable", "loading", "somebody-else"].includes(reason);
+  const known = !["unreachable", "loading", "somebody-else", "elsewhere"].includes(reason);
   const thanks = known && today > 0 ? ` You judged ${today} today.` : "";
   $(".empty h1").textContent = title;
   $(".empty p").textContent = sentence + (known ? heldByOthers(withOthers) : "") + thanks;

@@ -28,7 +28,7 @@ def browser() -> Iterator[Browser]:
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     """Later tests of a file find what earlier ones left."""
     folder: Path = tmp_path_factory.mktemp("desk")
-    texts = [(f"Question {i}?", f"first {i}", f"second {i}") for i in range(150)]
+    texts = [(f"Question {i}?", f"first {i}", f"second {i}") for i in range(600)]
     with workspace(folder, texts) as db:
         yield db, make_app(db)
 

@@ -102,7 +102,7 @@ def test_every_phase_has_its_text_and_nothing_else_has(browser):
     )
     with new_page(browser) as page:
         texts = page.evaluate(f"() => {{ {view}; return IDLE; }}")
-    others = {"loading", "nothing", "somebody-else", "unreachable"}
+    others = {"loading", "nothing", "somebody-else", "elsewhere", "unreachable"}
     assert set(texts) == {*get_args(Phase), *others}
     assert all(title and sentence for title, sentence in texts.values())
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import uuid
 
+import pytest
 from playwright.sync_api import expect
 
+from storage.labeling import queue
 from tests.helpers.browser import new_page, wait_for_pair
 from tests.helpers.desk_browser import (
     cookie_of,
@@ -20,6 +22,12 @@ from tests.helpers.desk_browser import (
     wait_for_shown,
 )
 from tests.helpers.desk_world import add_person, serving
+
+
+@pytest.fixture
+def few_in_hand(monkeypatch):
+    """The page holds four pairs."""
+    monkeypatch.setattr(queue, "MAX_SHARE", 4)
 
 
 def standing(db, who):
@@ -46,9 +54,10 @@ def test_a_page_never_shows_the_pairs_of_whoever_signed_in_since(browser, world,
         status(page, "saved")
         page.wait_for_load_state("networkidle")
         sign_in_as(page, cookie_of(world, server.url, other))
-        press(page, "1", "1", "1")  # those in hand
         page.keyboard.press("1")
         expect(page.locator(".empty h1")).to_have_text("Someone else has signed in")
+        page.keyboard.press("z")
+        expect(page.locator(".announcer")).to_have_text("There is nothing to undo.")
         assert judgments_of(db, other) == []
         sign_in_as(page, cookie_of(world, server.url, who))
         wait_for_pair(page)
@@ -56,10 +65,11 @@ def test_a_page_never_shows_the_pairs_of_whoever_signed_in_since(browser, world,
         seen = press(page, "1", "1", "1")
         status(page, "saved")
     rows = judgments_of(db, who)
-    assert len(rows) == 8
+    assert len(rows) == 5
     assert [preferred(row) for row in rows[-3:]] == [pair[1] for pair in seen]
 
 
+@pytest.mark.usefixtures("few_in_hand")
 def test_an_answer_that_is_not_ours_saves_nothing_and_stops_nothing(browser, world, server, who):
     def portal(route):
         route.fulfill(status=200, content_type="text/html", body="<h1>Welcome to our network</h1>")
@@ -82,6 +92,7 @@ def test_an_answer_that_is_not_ours_saves_nothing_and_stops_nothing(browser, wor
     assert len(judgments_of(world[0], who)) == 4
 
 
+@pytest.mark.usefixtures("few_in_hand")
 def test_nobody_is_told_that_all_is_done_while_pairs_are_on_their_way(browser, world, server, who):
     held = []
     with desk_page(browser, world, server, who) as page:
@@ -195,8 +206,11 @@ def test_what_another_program_left_in_the_browser_stops_nothing(browser, world, 
         )
         page.goto("about:blank")  # so that the next page sends it, not this one on its way out
         page.context.set_offline(False)
-        page.goto(f"{server.url}/label/")
+        # Without this, a label that another page had sent would leave nothing to be "saved" here.
+        with page.expect_response("**/label/api/judgments"):
+            page.goto(f"{server.url}/label/")
         wait_for_pair(page)
+        status(page, "refused")  # sent, and only the torn one is left
         tray = page.locator(".tray article")
         expect(tray).to_contain_text("The copy in this browser cannot be read.")
         expect(tray.get_by_role("button")).to_have_text(["Discard"])
@@ -204,6 +218,88 @@ def test_what_another_program_left_in_the_browser_stops_nothing(browser, world, 
         tray.get_by_role("button").click()
         status(page, "saved")
     assert [preferred(row) for row in judgments_of(world[0], who)] == [current[1]]
+
+
+def lose_replies(page, path):
+    """From now on, the server stores what is posted there, and the page never hears of it."""
+    reached = []
+
+    def lose(route):
+        reached.append(route.fetch().status)
+        route.abort()
+
+    page.route(path, lose)
+    return reached
+
+
+def test_a_label_that_is_sent_again_after_a_reload_counts_once(browser, world, server, who):
+    with desk_page(browser, world, server, who) as page:
+        press(page, "1")
+        status(page, "saved")
+        reached = lose_replies(page, "**/label/api/judgments")
+        press(page, "1")
+        status(page, "waiting")
+        assert reached == [200]
+        page.goto("about:blank")
+        page.unroute("**/label/api/judgments")
+        with page.expect_response("**/label/api/judgments"):
+            page.goto(f"{server.url}/label/")
+        status(page, "saved")
+        page.wait_for_load_state("networkidle")
+        expect(page.locator("[data-count=judged]")).to_have_text("2")
+        expect(page.locator("[data-count=today]")).to_have_text("2")
+        press(page, "1")  # the page's own acts count at once
+        status(page, "saved")
+        expect(page.locator("[data-count=judged]")).to_have_text("3")
+    assert len(judgments_of(world[0], who)) == 3
+
+
+def test_an_undo_that_is_sent_again_after_a_reload_counts_once(browser, world, server, who):
+    with desk_page(browser, world, server, who) as page:
+        press(page, "1", "1")
+        status(page, "saved")
+        reached = lose_replies(page, "**/label/api/undo")
+        page.keyboard.press("z")
+        status(page, "waiting")
+        assert reached == [200]
+        page.goto("about:blank")
+        page.unroute("**/label/api/undo")
+        with page.expect_response("**/label/api/undo"):
+            page.goto(f"{server.url}/label/")
+        status(page, "saved")
+        page.wait_for_load_state("networkidle")
+        expect(page.locator("[data-count=judged]")).to_have_text("1")
+        page.keyboard.press("z")  # the act before it
+        status(page, "saved")
+        expect(page.locator("[data-count=judged]")).to_have_text("0")
+    assert standing(world[0], who) == []
+
+
+def test_counts_that_were_taken_before_the_latest_label_are_not_shown(browser, world, server, who):
+    with desk_page(browser, world, server, who) as page:
+        page.wait_for_load_state("networkidle")
+        held = []
+
+        def hold_the_first(route):
+            if held:
+                route.continue_()
+            else:
+                held.append((route, route.fetch()))
+
+        page.route("**/label/api/progress?*", hold_the_first)
+        press(page, "1")
+        page.keyboard.press("z")  # the page asks for the counts
+        status(page, "saved")
+        wait_for_pair(page)
+        page.wait_for_timeout(500)
+        [(route, early)] = held
+        assert early.json()["judged"] == 0
+        press(page, "1")
+        status(page, "saved")
+        with page.expect_response("**/label/api/progress?*"):
+            route.fulfill(response=early)
+        page.wait_for_timeout(500)
+        assert page.locator("[data-count=judged]").inner_text() == "1"
 
 
 def test_a_held_enter_and_a_double_click_on_skip_act_once(browser, world, server, who):

@@ -127,6 +127,55 @@ def test_nobody_holds_more_than_64_pairs_whatever_they_name(db):
     judge(db, held[0], "ann")
 
 
+def test_a_page_learns_which_of_its_pairs_are_gone(db):
+    clock = Clock(db)
+    fill(db, 6, wanted=2)
+    kept, judged, skipped, flagged = lease(db, "ann", 4)
+    judge(db, judged, "ann")
+    judgments.skip(db, id="s", comparison=skipped, annotator="ann")
+    assert lease(db, "bob", 2) == [judged, kept]
+    judgments.flag(db, id="f", comparison=lease(db, "cat", 2)[1], annotator="cat")
+    held = [kept, judged, skipped, flagged, "no such pair"]
+    assert queue.lease(db, "ann", 1, holding=held).gone == [
+        judged,
+        skipped,
+        flagged,
+        "no such pair",
+    ]
+    clock.advance(minutes=31)
+    again = queue.lease(db, "ann", 1, holding=[kept])  # it may be with others now
+    assert again.gone == [kept]
+
+
+def share(db: Database, who: str, *, holding: list[str]) -> int:
+    return queue.lease(db, who, 1, holding=holding).share
+
+
+def test_a_page_may_hold_its_share_of_what_others_leave(db):
+    clock = Clock(db)
+    fill(db, 60)
+    # Alone, half: somebody may come.  Of 60 pairs, 30.
+    assert share(db, "ann", holding=[]) == 30
+    held = lease(db, "ann", 16)
+    held += lease(db, "ann", 13, holding=held)
+    assert len(held) == 29
+    # Bob, with 31 pairs that Ann does not hold: a third.
+    assert share(db, "bob", holding=[]) == 10
+    # Ann: 59 pairs that Bob does not hold, a third.
+    assert share(db, "ann", holding=held) == 19
+    clock.advance(minutes=31)  # their leases ended
+    assert share(db, "cat", holding=[]) == 30
+
+
+def test_a_page_may_hold_40_pairs_of_many_and_4_of_few(db):
+    fill(db, 100)
+    assert share(db, "ann", holding=[]) == 40
+    for _ in range(6):
+        for pair in lease(db, "bob", 16):
+            judge(db, pair, "bob")
+    assert share(db, "cat", holding=[]) == 4
+
+
 @pytest.mark.parametrize("kind", ["judge", "skip", "flag", "in turn"])
 def test_who_undoes_everything_holds_no_more_than_64_pairs_either(db, monkeypatch, kind):
     monkeypatch.setattr(judgments, "MAX_FLAGS", 1000)

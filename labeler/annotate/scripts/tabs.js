@@ -1,0 +1,113 @@
+// One tab at a time has the desk of an annotator.  Two would show the same pair, and the second
+// judgment would revise the first.  With Web Locks (https or localhost), the lock says which one has it;
+// over plain http, the tabs ask each other.
+
+const PATIENCE = { closing: 500, answer: 500, leaving: 3000 }; // milliseconds
+
+class Tabs {
+  // `enter()` is called when this tab gets the desk, and `leave()` when another tab takes over; it
+  // returns a promise that this tab has stopped.
+  constructor(annotator, { enter, leave }) {
+    this.name = `kitestring.desk.${annotator}`;
+    this.id = newId();
+    this.enter = enter;
+    this.leave = leave;
+    this.has = false; // whether this tab has the desk
+    this.channel = new BroadcastChannel(this.name);
+    this.channel.onmessage = ({ data }) => this.hear(data);
+  }
+
+  // Wait until this tab has the desk: at once, when it returns to the front after the other tab was
+  // closed, or when the annotator wants it here.
+  async run({ lost = false } = {}) {
+    let [wanted, wake] = [false, () => {}];
+    $(".here").onclick = () => {
+      wanted = true;
+      wake();
+    };
+    const look = () => wake();
+    window.addEventListener("focus", look);
+    // The tab that takes over may need a moment, so the one that lost the desk does not ask at once.
+    let has = !lost && (await this.claim(false));
+    while (!has) {
+      showElsewhere(true);
+      if (!wanted) await new Promise((woken) => (wake = woken));
+      const here = wanted;
+      wanted = false;
+      has = await this.claim(here);
+    }
+    window.removeEventListener("focus", look);
+    showElsewhere(false);
+    this.enter();
+  }
+
+  // Only with `here` does it end the turn of another tab.
+  async claim(here) {
+    if (navigator.locks) this.has = await this.lockIn(here);
+    else if (here) {
+      await this.ask("leave", PATIENCE.leaving);
+      this.has = true;
+    } else this.has = !(await this.ask("who", PATIENCE.answer));
+    return this.has;
+  }
+
+  // A tab that is being reloaded may find its own lock for a moment.
+  async lockIn(here) {
+    if (!here) return this.lock({ signal: AbortSignal.timeout(PATIENCE.closing) });
+    this.channel.postMessage({ question: "leave", from: this.id });
+    const left = await this.lock({ signal: AbortSignal.timeout(PATIENCE.leaving) });
+    return left || this.lock({ steal: true });
+  }
+
+  lock(options) {
+    return new Promise((got) => {
+      const hold = () => {
+        got(true);
+        return new Promise((release) => (this.release = release));
+      };
+      navigator.locks.request(this.name, options, hold).catch(() => {
+        got(false);
+        this.lose(); // stolen: this tab did not answer in time
+      });
+    });
+  }
+
+  async lose() {
+    if (!this.has) return;
+    this.has = false;
+    await this.leave();
+    this.release?.();
+    this.run({ lost: true });
+  }
+
+  // Whether another tab answered within so many milliseconds.
+  ask(question, patience) {
+    return new Promise((answered) => {
+      const finish = (found) => {
+        clearTimeout(late);
+        this.heard = null;
+        answered(found);
+      };
+      this.heard = () => finish(true);
+      const late = setTimeout(() => finish(false), patience);
+      this.channel.postMessage({ question, from: this.id });
+    });
+  }
+
+  async hear({ question, from, to, has }) {
+    if (to === this.id) {
+      if (this.heard) this.heard();
+      else if (has) this.lose(); // a busy tab answered late: it was there first
+    }
+    if (!question || !this.has) return;
+    if (question === "leave") await this.lose();
+    this.channel.postMessage({ to: from, has: this.has });
+  }
+}
+
+function showElsewhere(elsewhere) {
+  $(".here").hidden = !elsewhere;
+  if (!elsewhere) return;
+  showState("idle");
+  showIdle("elsewhere", 0);
+}
