@@ -12,7 +12,7 @@ import pytest
 
 from labeler import serving as serving_module
 from labeler.research.data import tab as data_tab
-from storage.tables import annotators, settings
+from storage.tables import annotators, guidelines
 from tests.helpers.desk_world import add_person, make_app, serving, session_cookie, workspace
 
 NOTHING = "The guidelines were not saved."
@@ -99,12 +99,12 @@ def test_a_button_that_no_table_has_is_refused_in_a_sentence(world, table, event
 
 def test_guidelines_that_are_no_text_are_neither_shown_nor_saved(world):
     db, page = world
-    settings.put(db, data_tab.GUIDELINES, "Be kind.")
+    guidelines.save(db, "Be kind.")
     previewed = page.call(page.of("guidelines", "change"), [None])
     assert "No guidelines yet" in json.dumps(previewed["output"]["data"])
     saved = page.call(page.of("guidelines-save", "click"), [None])
     assert NOTHING in json.dumps(saved["output"]["data"])
-    assert settings.get(db, data_tab.GUIDELINES, "") == "Be kind."
+    assert guidelines.current(db, "") == "Be kind."
 
 
 @pytest.fixture
