@@ -16,9 +16,11 @@ from labeler.html import formulas
 _HERE = Path(__file__).parent
 _SCRIPTS = (
     "outbox.js", "offline.js", "pair-buffer.js", "tabs.js", "view.js", "code.js", "conversation.js",
-    "sides.js", "draft.js", "keys.js", "drawer.js", "counts.js", "desk.js", "start.js",
+    "sides.js", "ring.js", "draft.js", "keys.js", "drawer.js", "counts.js", "desk.js", "start.js",
 )  # fmt: skip
-_STYLES = ("page.css", "layout.css", "text.css", "verdict.css", "dialogs.css", "drawer.css")
+_STYLES = (
+    "page.css", "ring.css", "layout.css", "text.css", "verdict.css", "dialogs.css", "drawer.css",
+)  # fmt: skip
 _INCLUDE = re.compile(r"<!-- include ([\w.-]+) -->")
 
 

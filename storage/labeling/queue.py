@@ -199,6 +199,10 @@ _UNFINISHED = f"""
         WHERE q.wanted > coalesce(p.n, 0) AND q.id NOT IN (SELECT comparison FROM open_flags))
 """
 _COUNT_UNFINISHED = f"WITH {_UNFINISHED} SELECT count(*) AS n FROM unfinished"
+_BEGUN = f"""
+    SELECT coalesce(max(created_at), '-infinity'::TIMESTAMPTZ) FROM iterations
+    WHERE number = ({SERVED})
+"""
 _PROGRESS = f"""
     WITH {_UNFINISHED},
     own AS (
@@ -213,7 +217,9 @@ _PROGRESS = f"""
     SELECT (SELECT count(*) FROM mine) AS judged,
            (SELECT count(*) FROM mine WHERE created_at >= $since) AS today,
            (SELECT count(*) FROM unfinished WHERE id NOT IN (FROM past)) AS remaining,
-           ({SERVED}) AS iteration
+           ({SERVED}) AS iteration,
+           (SELECT count(*) FROM mine JOIN comparisons AS c ON c.id = mine.comparison
+            WHERE {QUEUED} AND (c.arm <> 'written' OR mine.created_at >= ({_BEGUN}))) AS done
 """
 
 
@@ -223,12 +229,15 @@ class Progress:
 
     Remaining pairs are unfinished ones in the queue that the annotator has neither judged nor
     skipped, including pairs leased to others.  `iteration` is the one being labeled, or None.
+    `done` are their judgments of this round: those of pairs in the queue, and of written pairs only
+    since the iteration began.
     """
 
     judged: int
     today: int
     remaining: int
     iteration: int | None
+    done: int
 
 
 def progress(db: Database, annotator: str, *, since: datetime) -> Progress:

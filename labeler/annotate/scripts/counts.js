@@ -33,9 +33,10 @@ class Counts {
     if (act.path.endsWith("/judgments") && act.body.replaces) return {}; // counted before the revision
     const judged = (undone ? undone.kind === "judgment" : act.path.endsWith("/judgments")) ? 1 : 0;
     const sign = undone ? -1 : 1;
-    const { judged: all, today, remaining } = this.progress;
+    const { judged: all, today, remaining, done } = this.progress;
     return {
       judged: all + sign * judged,
+      done: Math.max(0, done + sign * judged),
       today: Math.max(0, today + sign * judged),
       remaining: Math.max(0, remaining - sign),
     };

@@ -103,15 +103,6 @@ function showVerdict(shown) {
   $(".verdict").hidden = !shown;
 }
 
-function showProgress(progress) {
-  $(".progress").hidden = false;
-  for (const node of $$("[data-count]")) node.textContent = progress[node.dataset.count];
-  const total = progress.today + progress.remaining;
-  const share = total ? progress.today / total : 0;
-  $(".track span").style.transform = `scaleX(${share})`;
-  $(".track").setAttribute("aria-valuenow", Math.round(share * 100));
-}
-
 function showPerson(person) {
   $("[data-person=name]").textContent = person.name;
   $("[data-person=initial]").textContent = [...person.name][0].toUpperCase();

@@ -109,7 +109,7 @@ def test_a_revision_is_a_new_record_and_the_page_returns_to_its_pair(judged, wor
     assert preferred(rows[3]) == seen[0][2]
     assert (rows[3]["strength"], rows[3]["comment"]) == (1, "well put")
     assert [row["id"] for row in current(db, who)] == [rows[i]["id"] for i in (3, 1, 2)]
-    expect(page.locator("[data-count=judged]")).to_have_text("3")  # changed, not one more
+    expect(page.locator("[data-count=done]")).to_have_text("3")  # changed, not one more
 
 
 def test_undo_after_a_revision_restores_the_earlier_judgment(judged, world, who):

@@ -20,7 +20,7 @@ def page(browser, world, server):
 
 
 def judged(page: Page, count: int) -> None:
-    expect(page.locator("[data-count=judged]")).to_have_text(str(count))
+    expect(page.locator("[data-count=done]")).to_have_text(str(count))
     wait_for_pair(page)
 
 

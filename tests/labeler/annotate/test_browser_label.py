@@ -48,7 +48,7 @@ def test_labels_by_keyboard_and_by_mouse(browser, world, server, who):
         page.get_by_role("button", name="Both bad").click()
         wait_for_other(page, four)
         status(page, "saved")
-        expect(page.locator("[data-count=today]")).to_have_text("4")
+        expect(page.locator("[data-count=done]")).to_have_text("4")
     rows = judgments_of(db, who)
     assert [row["outcome"] for row in rows[2:]] == ["tie", "both_bad"]
     assert preferred(rows[0]) == one[1]
@@ -418,7 +418,7 @@ def test_an_empty_desk_says_so_and_fills_by_itself(browser, world, server, who):
         add_pairs(db, [("A new question?", "x", "y")], iteration=2)
         wait_for_pair(page)
         assert shown(page)[0] == "A new question?"
-        expect(page.locator("[data-count=remaining]")).to_have_text("1", timeout=5_000)
+        expect(page.locator("[data-count=round]")).to_have_text("1", timeout=5_000)
         page.keyboard.press("1")
         expect(page.locator(".empty")).to_contain_text("You judged 1 today")
 

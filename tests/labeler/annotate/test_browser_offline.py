@@ -73,7 +73,7 @@ def test_thirty_labels_without_a_server_over_a_reload_and_a_closed_tab(browser, 
         assert judgments_of(db, who) == []
         with serving(app, port=port):
             status(another, "saved")
-            expect(another.locator("[data-count=judged]")).to_have_text("30")
+            expect(another.locator("[data-count=done]")).to_have_text("30")
     undone = {row["replaces"] for row in db.read("SELECT replaces FROM withdrawals")}
     rows = [row for row in judgments_of(db, who) if row["id"] not in undone]
     expected = [pair[1 + index % 2] for index, pair in enumerate(seen)]

@@ -214,7 +214,7 @@ def test_what_another_program_left_in_the_browser_stops_nothing(browser, world, 
         tray = page.locator(".tray article")
         expect(tray).to_contain_text("The copy in this browser cannot be read.")
         expect(tray.get_by_role("button")).to_have_text(["Discard"])
-        expect(page.locator("[data-count=judged]")).to_have_text("1")
+        expect(page.locator("[data-count=done]")).to_have_text("1")
         tray.get_by_role("button").click()
         status(page, "saved")
     assert [preferred(row) for row in judgments_of(world[0], who)] == [current[1]]
@@ -246,11 +246,10 @@ def test_a_label_that_is_sent_again_after_a_reload_counts_once(browser, world, s
             page.goto(f"{server.url}/label/")
         status(page, "saved")
         page.wait_for_load_state("networkidle")
-        expect(page.locator("[data-count=judged]")).to_have_text("2")
-        expect(page.locator("[data-count=today]")).to_have_text("2")
+        expect(page.locator("[data-count=done]")).to_have_text("2")
         press(page, "1")  # the page's own acts count at once
         status(page, "saved")
-        expect(page.locator("[data-count=judged]")).to_have_text("3")
+        expect(page.locator("[data-count=done]")).to_have_text("3")
     assert len(judgments_of(world[0], who)) == 3
 
 
@@ -268,10 +267,10 @@ def test_an_undo_that_is_sent_again_after_a_reload_counts_once(browser, world, s
             page.goto(f"{server.url}/label/")
         status(page, "saved")
         page.wait_for_load_state("networkidle")
-        expect(page.locator("[data-count=judged]")).to_have_text("1")
+        expect(page.locator("[data-count=done]")).to_have_text("1")
         page.keyboard.press("z")  # the act before it
         status(page, "saved")
-        expect(page.locator("[data-count=judged]")).to_have_text("0")
+        expect(page.locator("[data-count=done]")).to_have_text("0")
     assert standing(world[0], who) == []
 
 
@@ -299,7 +298,7 @@ def test_counts_that_were_taken_before_the_latest_label_are_not_shown(browser, w
         with page.expect_response("**/label/api/progress?*"):
             route.fulfill(response=early)
         page.wait_for_timeout(500)
-        assert page.locator("[data-count=judged]").inner_text() == "1"
+        assert page.locator("[data-count=done]").inner_text() == "1"
 
 
 def test_a_held_enter_and_a_double_click_on_skip_act_once(browser, world, server, who):

@@ -69,7 +69,7 @@ def test_a_second_tab_says_so_and_takes_over_with_pair_and_draft(tab, world, ser
     expect(second.locator(".empty h1")).to_have_text(ELSEWHERE)
     assert shown(tab) == now
     assert tab.locator(".comment textarea").input_value() == ""
-    expect(tab.locator("[data-count=judged]")).to_have_text("1")
+    expect(tab.locator("[data-count=done]")).to_have_text("1")
     press(tab, "2")
     status(tab, "saved")
     rows = judgments_of(world[0], who)

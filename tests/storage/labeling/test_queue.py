@@ -250,7 +250,7 @@ def test_pairs_are_served_while_the_loop_trains_and_samples_the_next_ones(db, ph
     judge(db, lease(db, "ann")[0], "ann")
     iterations.save(db, Iteration(number=1, phase=phase))
     assert lease(db, "ann") == ["c1-1"]
-    assert progress(db, "ann") == Progress(1, 1, 2, 1)
+    assert progress(db, "ann") == Progress(1, 1, 2, 1, 1)
     iterations.save(db, Iteration(number=2, phase="sampling"))
     judge(db, "c1-1", "ann")
     assert lease(db, "ann") == ["c1-2"]
@@ -318,21 +318,35 @@ def test_the_desk_remembers_what_the_tables_say(tmp_path):
 def test_progress_counts_what_stands(db):
     clock = Clock(db)  # half past eleven in the evening
     fill(db, 4, wanted=2)
-    assert progress(db, "ann") == Progress(0, 0, 4, 1)
+    assert progress(db, "ann") == Progress(0, 0, 4, 1, 0)
     a, b, c = lease(db, "ann", 3)
     judge(db, a, "ann")
     clock.advance(hours=1)  # past midnight UTC
     judge(db, b, "ann")
     judge(db, b, "ann")  # a revision counts once
     judgments.skip(db, id="s", comparison=c, annotator="ann")
-    assert progress(db, "ann") == Progress(2, 1, 1, 1)
+    assert progress(db, "ann") == Progress(2, 1, 1, 1, 2)
     judgments.undo(db, id="w", annotator="ann")
     judgments.undo(db, id="w2", annotator="ann")
-    assert progress(db, "ann") == Progress(1, 0, 3, 1)
+    assert progress(db, "ann") == Progress(1, 0, 3, 1, 1)
     assert lease(db, "bob") == [a]
     judge(db, a, "bob")  # finishes it: two were wanted
     judgments.flag(db, id="f", comparison=lease(db, "bob")[0], annotator="bob")
     assert progress(db, "cat").remaining == 2
+
+
+def test_a_round_counts_the_judgments_of_its_own_pairs(db):
+    """Ann judged 2 of 3 pairs of the first iteration; the second has 4, of which she judged 1."""
+    fill(db, 3, iteration=1)
+    for pair in lease(db, "ann", 2):
+        judge(db, pair, "ann")
+    judge(db, lease(db, "bob")[0], "bob")
+    found = progress(db, "ann")
+    assert (found.done, found.remaining) == (2, 0)
+    fill(db, 4, iteration=2)
+    judge(db, lease(db, "ann")[0], "ann")
+    found = progress(db, "ann")
+    assert (found.judged, found.done, found.remaining) == (3, 1, 3)
 
 
 def test_today_begins_at_midnight_where_the_annotator_is(db):
