@@ -81,6 +81,8 @@ def open_pair(browser, world, server, request):
             route.fulfill(response=answer, json=data)
 
         page.route("**/label/api/next?*", only_this)
+        # The page may ask for more while it closes.
+        request.addfinalizer(lambda: page.unroute_all(behavior="ignoreErrors"))
         page.goto(f"{server.url}/label/")
         wait_for_pair(page)
         return page

@@ -383,6 +383,7 @@ def test_items_of_an_older_workspace_and_of_a_rebuilt_one_are_found(tmp_path: Pa
             db.write(lambda tx, later=later: tx.execute(f"DROP TABLE {later}"))
         for acts in ("judgments", "skips", "flags"):
             db.write(lambda tx, acts=acts: tx.execute(f"ALTER TABLE {acts} DROP COLUMN seq"))
+        db.write(lambda tx: tx.execute("ALTER TABLE judgments DROP COLUMN guidelines"))
         db.write(lambda tx: tx.execute("DELETE FROM migrations WHERE name <> 'm001_initial'"))
     with Database.open(tmp_path / "w") as db:
         assert db.read(rows) == noted
