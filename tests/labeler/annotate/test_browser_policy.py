@@ -54,7 +54,7 @@ def test_gradios_page_needs_what_its_policy_allows(browser, server, who, monkeyp
     link = server.url + server.app.state.sign_in_url(who)
     without = GRADIO_POLICY.replace(" 'unsafe-eval'", "")
     assert without != GRADIO_POLICY
-    monkeypatch.setattr(access, "GRADIO_POLICY", without)
+    monkeypatch.setitem(access._POLICIES, "page", without)
     with new_page(browser) as page:
         told = complaints(page)
         page.goto(link)
