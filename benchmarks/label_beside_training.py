@@ -87,7 +87,7 @@ def prepare(workspace: Path, *, annotators: int, pairs: int, stage: str) -> list
         first = add_person(studio.db, "the first annotator")
         add_pairs(studio.db, pairs)
         for _ in range(FIRST_LABELS):
-            (pair,) = queue.lease_next(studio.db, first.id, 1)
+            (pair,) = queue.lease(studio.db, first.id, 1).pairs
             judgments.judge(
                 studio.db,
                 id=str(uuid.uuid4()),

@@ -3,7 +3,7 @@
     python -m benchmarks.storage_commits --threads 32 --seconds 5
 
 Prints one JSON object.  `judgments` does everything for a label (checks the lease, journals, fsyncs,
-commits); `records` stores one record per commit; `lease_next` asks for 4 pairs out of
+commits); `records` stores one record per commit; `lease` asks for 4 pairs out of
 `--comparisons`.  Times are milliseconds, `cpu` is the CPU time of a call, and `load` is the load
 average before.
 """
@@ -114,11 +114,11 @@ def main() -> None:
             db.write(lambda tx: tx.store(record, fresh=True))
 
         def lease(_: int, n: int) -> None:
-            queue.lease_next(db, f"one-{n}", 4)
+            queue.lease(db, f"one-{n}", 4)
 
         report["records"] = measure(options.threads, options.seconds, store)
         report["judgments"] = measure(options.threads, options.seconds, judge)
-        report["lease_next"] = measure(1, options.seconds, lease)
+        report["lease"] = measure(1, options.seconds, lease)
     print(json.dumps(report, indent=2))
 
 

@@ -87,7 +87,7 @@ def act(db: Database, annotator: str, seed: int, tell: Callable[..., None]) -> N
     try:
         mine = [row["comparison"] for row in db.read(_JUDGED, annotator=annotator)]
         while True:
-            pairs = _until_stored(lambda: queue.lease_next(db, annotator, 2), tell)
+            pairs = _until_stored(lambda: queue.lease(db, annotator, 2).pairs, tell)
             for pair in pairs:
                 made = _some_act(coin, annotator, pair.comparison.id, mine)
                 tell("sent", made)

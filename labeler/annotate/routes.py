@@ -121,8 +121,6 @@ async def _current_annotator(
 CurrentAnnotator = Annotated[Annotator, Depends(_current_annotator)]
 Offset = Annotated[int, Query(ge=-840, le=840)]
 """Minutes that the annotator's clock is ahead of UTC; 14 hours is the largest offset."""
-
-
 Search = Annotated[str, Query(max_length=200), AfterValidator(_without_nul)]
 ActId = Annotated[str, Field(min_length=1, max_length=100), AfterValidator(_without_nul)]
 
@@ -173,12 +171,12 @@ def label_routes(db: Database) -> APIRouter:
 
     @routes.get("/progress")
     def progress(annotator: CurrentAnnotator, offset: Offset = 0) -> dict[str, Any]:
-        person: dict[str, Any] = {
+        person = {
             "id": annotator.id,
             "name": annotator.name,
             "role": annotator.role,
+            "password": annotator.password_hash is not None,
         }
-        person["password"] = annotator.password_hash is not None
         return {"annotator": person, **session.progress(annotator, offset=offset)}
 
     @routes.get("/figures")

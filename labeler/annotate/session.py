@@ -124,10 +124,6 @@ class LabelSession:
     def __init__(self, db: Database) -> None:
         self._db = db
 
-    def next(self, annotator: Annotator, n: int, holding: Sequence[str] = ()) -> list[ShownPair]:
-        """The pairs of `lease`."""
-        return self.lease(annotator, n, holding).pairs
-
     def lease(self, annotator: Annotator, n: int, holding: Sequence[str] = ()) -> NextPairs:
         """Up to `n` pairs to judge, leased to `annotator`, without those they are `holding`.
 

@@ -3,9 +3,9 @@
 Safe: model output has no raw HTML, no images, only web links that show their target, and nothing
 that leaves its box or takes unbounded time. Guidelines are rendered in the same way.
 
-Fair: both responses of a pair are rendered alike. A feature (Markdown, formulas, syntax colors
-or footnotes) that cannot be rendered for one of them is switched off for both. The page says so if it is Markdown
-or formulas. Formulas are typeset in the browser (`formulas.js`), with the same rule.
+Fair: both responses of a pair are rendered alike. A feature (Markdown, formulas, syntax colors or
+footnotes) that cannot be rendered for one of them is switched off for both. The page says so if it
+is Markdown or formulas. Formulas are typeset in the browser (`formulas.js`), with the same rule.
 
 Each block has its own text direction.
 """

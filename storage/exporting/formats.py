@@ -24,11 +24,13 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from typing import Any, Literal
 
 import pyarrow as pa
 
 from storage.records import CRITERIA, Message, Outcome, as_messages, digest
+from storage.sides import screen_outcome
 
 Format = Literal["trl", "trl-conversational", "trl-unpaired", "raw"]
 Ties = Literal["drop", "split", "keep"]
@@ -58,7 +60,7 @@ class ExportedJudgment:
     outcome: Outcome
     shown_swapped: bool
     strength: int | None
-    criteria: Mapping[str, str]
+    criteria: Mapping[str, Outcome]
     comment: str
     milliseconds: int | None
     guidelines: str | None
@@ -76,12 +78,6 @@ class ExportedJudgment:
 
     def won_and_lost(self) -> tuple[str, str]:
         return (self.first, self.second) if self.outcome == "first" else (self.second, self.first)
-
-    def on_screen(self, side: str) -> str:
-        """A canonical outcome as the annotator saw it: a was on the left, b on the right."""
-        if side not in ("first", "second"):
-            return side
-        return "a" if (side == "first") != self.shown_swapped else "b"
 
 
 def prompt_text(messages: tuple[Message, ...]) -> str:
@@ -202,6 +198,7 @@ def _raw_rows(judged: ExportedJudgment) -> list[DatasetRow]:
     left, right = (judged.first, judged.first_model), (judged.second, judged.second_model)
     if judged.shown_swapped:
         left, right = right, left
+    on_screen = partial(screen_outcome, shown_swapped=judged.shown_swapped)
     row = vars(judged) | {
         "prompt": prompt_text(judged.messages),
         "messages": _chat(judged.messages),
@@ -209,9 +206,9 @@ def _raw_rows(judged: ExportedJudgment) -> list[DatasetRow]:
         "response_b": right[0],
         "model_a": left[1],
         "model_b": right[1],
-        "outcome": judged.on_screen(judged.outcome),
+        "outcome": on_screen(judged.outcome),
         "criteria": {
-            name: judged.on_screen(judged.criteria[name]) if name in judged.criteria else None
+            name: on_screen(judged.criteria[name]) if name in judged.criteria else None
             for name in CRITERIA
         },
     }

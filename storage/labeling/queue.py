@@ -1,7 +1,7 @@
 """The queue of comparisons.  A lease reserves a pair for one annotator and survives a restart.
 
-`lease_next` chooses the pairs.  A lease lasts `LEASE_LIFETIME` (30 minutes, storage/records.py).
-After that, `lease_next` can give the pair to another annotator; no job runs when a lease expires.
+`lease` chooses the pairs.  A lease lasts `LEASE_LIFETIME` (30 minutes, storage/records.py).
+After that, `lease` can give the pair to another annotator; no job runs when a lease expires.
 A judgment that arrives later still counts.  `storage/labeling/queue_cache.py` keeps the order;
 `storage/sides.py` decides which response is A.
 """
@@ -53,18 +53,6 @@ class Leased:
     pairs: list[LeasedPair]
     gone: list[str]
     share: int
-
-
-def lease_next(
-    db: Database,
-    annotator: str,
-    n: int,
-    *,
-    holding: Sequence[str] = (),
-    lifetime: timedelta = LEASE_LIFETIME,
-) -> list[LeasedPair]:
-    """The pairs of `lease`."""
-    return lease(db, annotator, n, holding=holding, lifetime=lifetime).pairs
 
 
 def lease(

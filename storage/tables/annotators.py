@@ -115,10 +115,7 @@ def accept_invite(db: Database, invite: str, *, password_hash: str) -> Annotator
         owner = tokens.owner(tx, invite, ("invite",))
         if owner is None:
             return None
-        changed = replace(owner, password_hash=password_hash)
-        tokens.revoke_all(tx, owner.id)
-        tx.store(changed)
-        return changed
+        return _set_password(tx, owner, password_hash)
 
     return db.write(operation)
 
@@ -133,12 +130,16 @@ def change_password(db: Database, person: Annotator, password_hash: str) -> Anno
         current = from_row(Annotator, tx.rows(_BY_ID, id=person.id)[0])
         if current.disabled or current.password_hash != person.password_hash:
             return None
-        changed = replace(current, password_hash=password_hash)
-        tokens.revoke_all(tx, person.id)
-        tx.store(changed)
-        return changed
+        return _set_password(tx, current, password_hash)
 
     return db.write(operation)
+
+
+def _set_password(tx: Transaction, person: Annotator, password_hash: str) -> Annotator:
+    changed = replace(person, password_hash=password_hash)
+    tokens.revoke_all(tx, person.id)
+    tx.store(changed)
+    return changed
 
 
 def replace_password_hash(db: Database, person: Annotator, password_hash: str) -> Annotator:

@@ -29,7 +29,7 @@ def judged(tmp_path: Path) -> tuple[Path, Ledger]:
     workspace, known = tmp_path / "workspace", Ledger()
     fill(workspace, clients=2, pairs=5, seed=1)
     with Database.open(workspace) as db:
-        for pair in queue.lease_next(db, "a-0", 3):
+        for pair in queue.lease(db, "a-0", 3).pairs:
             act = Act(f"j-{pair.comparison.id}", "judgment", "a-0", pair.comparison.id, "a", "why")
             judgments.judge(
                 db,

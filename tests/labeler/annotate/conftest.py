@@ -13,7 +13,7 @@ from playwright.sync_api import Browser
 from storage.engine.database import Database
 from storage.records import Annotator
 from tests.helpers.browser import chromium
-from tests.helpers.desk_world import Server, add_person, make_app, serving, workspace
+from tests.helpers.desk_world import Server, add_pairs, add_person, make_app, serving, workspace
 
 World = tuple[Database, FastAPI]
 
@@ -25,11 +25,19 @@ def browser() -> Iterator[Browser]:
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    """Later tests of a file find what earlier ones left."""
+def world(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[World]:
+    """Later tests of a file find what earlier ones left.
+
+    A file with `TEXTS` has these pairs, each for any number of annotators; others have 600 pairs for
+    one annotator each.
+    """
     folder: Path = tmp_path_factory.mktemp("desk")
-    texts = [(f"Question {i}?", f"first {i}", f"second {i}") for i in range(600)]
-    with workspace(folder, texts) as db:
+    own = getattr(request.module, "TEXTS", None)
+    plain = [(f"Question {i}?", f"first {i}", f"second {i}") for i in range(600)]
+    with workspace(folder, []) as db:
+        add_pairs(db, own or plain, wanted=99 if own else 1)
         yield db, make_app(db)
 
 

@@ -9,7 +9,7 @@ from playwright.sync_api import Page, expect
 from storage.tables import settings
 from tests.helpers.browser import new_page
 from tests.helpers.desk_browser import desk_page, press
-from tests.helpers.desk_world import add_pairs, add_person, make_app, serving, workspace
+from tests.helpers.desk_world import add_person
 from tests.labeler.annotate.test_browser_conversation import conversation
 
 RULES = {name: {"enabled": True} for name in ("label-content-name-mismatch", "target-size")}
@@ -29,22 +29,10 @@ def f(x): return "text"  # a comment
 ```
 """
 
-
-@pytest.fixture(scope="module")
-def world(tmp_path_factory):
-    texts = [
-        (conversation(12, system="You are a gardener.", last="Why?"), SAMPLE, SAMPLE * 12),
-        ("Short?", "yes", "no"),
-    ]
-    with workspace(tmp_path_factory.mktemp("desk"), []) as db:
-        add_pairs(db, texts, wanted=20)
-        yield db, make_app(db)
-
-
-@pytest.fixture(scope="module")
-def server(world):
-    with serving(world[1]) as running:
-        yield running
+TEXTS = [
+    (conversation(12, system="You are a gardener.", last="Why?"), SAMPLE, SAMPLE * 12),
+    ("Short?", "yes", "no"),
+]
 
 
 def violations(page: Page) -> list[tuple[str, str]]:

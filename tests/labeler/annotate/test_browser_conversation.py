@@ -7,7 +7,7 @@ from playwright.sync_api import expect
 
 from storage.records import Message
 from tests.helpers.desk_browser import desk_page, press
-from tests.helpers.desk_world import add_pairs, add_person, make_app, serving, workspace
+from tests.helpers.desk_world import add_person
 
 LINE = "A sentence of fifty characters for a conversation.\n\n"
 
@@ -31,19 +31,7 @@ PROMPTS = [
     conversation(0, last=LINE * 21 + "End."),
 ]
 
-
-@pytest.fixture(scope="module")
-def world(tmp_path_factory):
-    texts = [(prompt, f"first {n}", f"second {n}") for n, prompt in enumerate(PROMPTS)]
-    with workspace(tmp_path_factory.mktemp("desk"), []) as db:
-        add_pairs(db, texts, wanted=20)
-        yield db, make_app(db)
-
-
-@pytest.fixture(scope="module")
-def server(world):
-    with serving(world[1]) as running:
-        yield running
+TEXTS = [(prompt, f"first {n}", f"second {n}") for n, prompt in enumerate(PROMPTS)]
 
 
 @pytest.fixture

@@ -8,10 +8,9 @@ import pytest
 
 from labeler.html import components
 from labeler.research.pages import CSS
-from storage.engine.database import Database
-from tests.helpers.browser import chromium, new_page, wait_for_pair
+from tests.helpers.browser import new_page, wait_for_pair
 from tests.helpers.desk_browser import desk_page
-from tests.helpers.desk_world import add_pairs, add_person, make_app, serving
+from tests.helpers.desk_world import add_person
 
 ARABIC = (
     "كيف أعكس قائمة في بايثون؟",
@@ -54,26 +53,9 @@ POSITIONS = """
 }
 """
 TOO_LONG = ("Which one?", "word " * 5_000, "**short**")
+TEXTS = [ARABIC, LONG, TOO_LONG]
+
 WIDTHS = [(1280, 860), (390, 844)]
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with chromium() as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def world(tmp_path_factory):
-    with Database.open(tmp_path_factory.mktemp("directions")) as db:
-        add_pairs(db, [ARABIC, LONG, TOO_LONG], wanted=9)  # each test has a reader of its own
-        yield db, make_app(db)
-
-
-@pytest.fixture(scope="module")
-def server(world):
-    with serving(world[1]) as running:
-        yield running
 
 
 def both_sides(page):

@@ -86,7 +86,7 @@ def test_the_mouse_undoes_the_last_pair_in_hand_without_a_connection(browser, sm
 
 def test_no_undo_is_offered_where_there_is_nothing_to_undo(browser, small, who):
     world, server = small
-    queue.lease_next(world[0], add_person(world[0], "Ben").id, 2)
+    queue.lease(world[0], add_person(world[0], "Ben").id, 2)
     with new_page(browser, cookie=cookie_of(world, server.url, who)) as page:
         page.goto(f"{server.url}/label/")
         expect(page.locator(".empty h1")).to_have_text("All caught up")
@@ -119,7 +119,7 @@ def test_while_a_policy_trains_pairs_come_with_the_next_round(browser, small, wh
 def test_pairs_that_others_hold_are_counted_apart(browser, small, who):
     world, server = small
     db = world[0]
-    queue.lease_next(db, add_person(db, "Ben").id, 1)
+    queue.lease(db, add_person(db, "Ben").id, 1)
     with desk_page(browser, world, server, who) as page:
         page.keyboard.press("s")
         said = page.locator(".empty p")

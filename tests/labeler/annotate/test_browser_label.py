@@ -407,7 +407,7 @@ def test_help_guidelines_and_dark(browser, world, server, who):
 def test_an_empty_desk_says_so_and_fills_by_itself(browser, world, server, who):
     db, _ = world
     iterations.save(db, Iteration(number=1, phase="done"))
-    while pairs := queue.lease_next(db, who.id, 16):
+    while pairs := queue.lease(db, who.id, 16).pairs:
         for pair in pairs:
             judgments.skip(
                 db, id=str(uuid.uuid4()), comparison=pair.comparison.id, annotator=who.id

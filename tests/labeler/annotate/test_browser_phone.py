@@ -6,27 +6,15 @@ import pytest
 from playwright.sync_api import expect
 
 from tests.helpers.desk_browser import desk_page, press
-from tests.helpers.desk_world import add_pairs, add_person, make_app, serving, workspace
+from tests.helpers.desk_world import add_person
 
 LONG = "A line of a long response, with words. " * 4 + "\n\n"
 CODE = "```\n" + "x" * 400 + "\n```\n\n"
 
-
-@pytest.fixture(scope="module")
-def world(tmp_path_factory):
-    texts = [
-        ("Long?", "one\n\n" + CODE + LONG * 120, "two\n\n" + CODE + LONG * 120),
-        ("Short?", "yes", "no"),
-    ]
-    with workspace(tmp_path_factory.mktemp("desk"), []) as db:
-        add_pairs(db, texts, wanted=6)
-        yield db, make_app(db)
-
-
-@pytest.fixture(scope="module")
-def server(world):
-    with serving(world[1]) as running:
-        yield running
+TEXTS = [
+    ("Long?", "one\n\n" + CODE + LONG * 120, "two\n\n" + CODE + LONG * 120),
+    ("Short?", "yes", "no"),
+]
 
 
 @pytest.fixture

@@ -7,11 +7,10 @@ import re
 import pytest
 from playwright.sync_api import expect
 
-from storage.engine.database import Database
 from storage.tables import settings
-from tests.helpers.browser import chromium, new_page, wait_for_pair
+from tests.helpers.browser import new_page, wait_for_pair
 from tests.helpers.desk_browser import cookie_of
-from tests.helpers.desk_world import add_pairs, add_person, make_app, serving
+from tests.helpers.desk_world import add_person
 from tests.helpers.specimens import SPECIMENS
 
 GOOD = r"so $x^2$ and $$\boxed{y} = \begin{aligned} a &= b \\ c &= d \end{aligned}$$"
@@ -35,28 +34,9 @@ PAIRS = {
     "prose": (PROSE, "See [this](https://example.org/).\n\n" + PROSE),
 }
 
-
-@pytest.fixture(scope="module")
-def browser():
-    with chromium() as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def world(tmp_path_factory):
-    """A workspace with a pair for each name of `PAIRS` and each specimen, twice the same text."""
-    pairs = [(f"{name}: $p^2$", *both) for name, both in PAIRS.items() if name != "prose"]
-    pairs.append((f"prose: {PROSE}", *PAIRS["prose"]))
-    pairs += [(prompt, text, text + "\n") for prompt, text in SPECIMENS.values()]
-    with Database.open(tmp_path_factory.mktemp("text")) as db:
-        add_pairs(db, pairs, wanted=99)
-        yield db, make_app(db)
-
-
-@pytest.fixture(scope="module")
-def server(world):
-    with serving(world[1]) as running:
-        yield running
+TEXTS = [(f"{name}: $p^2$", *both) for name, both in PAIRS.items() if name != "prose"]
+TEXTS.append((f"prose: {PROSE}", *PAIRS["prose"]))
+TEXTS += [(prompt, text, text + "\n") for prompt, text in SPECIMENS.values()]
 
 
 @pytest.fixture

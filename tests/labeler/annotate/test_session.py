@@ -44,7 +44,7 @@ def stored(db):
 
 
 def test_a_pair_says_nothing_of_models_or_of_how_it_was_chosen(session, ben):
-    pair = session.next(ben, 1)[0]
+    pair = session.lease(ben, 1).pairs[0]
 
     shown = json.dumps(dataclasses.asdict(pair))
     assert set(dataclasses.asdict(pair)) == {"id", "prompt", "a", "b", "notice"}
@@ -60,7 +60,7 @@ def test_texts_come_raw_and_rendered(tmp_path):
         Message("user", "Why?"),
     ]
     with workspace(tmp_path, [(conversation, "**Because**", "<b>No</b>")]) as db:
-        pair = LabelSession(db).next(add_person(db, "Ben"), 1)[0]
+        pair = LabelSession(db).lease(add_person(db, "Ben"), 1).pairs[0]
 
     assert [message.role for message in pair.prompt] == ["system", "user", "assistant", "user"]
     assert pair.prompt[0].text == "Be *brief*."
@@ -73,7 +73,7 @@ def test_texts_come_raw_and_rendered(tmp_path):
 
 def test_pressing_the_side_that_shows_a_completion_prefers_that_completion(db, session, ben):
     swaps = set()
-    for pair in session.next(ben, 6):
+    for pair in session.lease(ben, 6).pairs:
         judgments.judge(
             db, annotator=ben.id, **answer(pair.id, "a", criteria={"clear": "b", "helpful": "tie"})
         )
@@ -88,12 +88,12 @@ def test_pressing_the_side_that_shows_a_completion_prefers_that_completion(db, s
 
 
 def test_a_reload_shows_the_same_pairs_on_the_same_sides(session, ben):
-    assert session.next(ben, 3) == session.next(ben, 3)
+    assert session.lease(ben, 3).pairs == session.lease(ben, 3).pairs
 
 
 def test_what_is_held_is_not_handed_out_again(session, ben):
-    held = session.next(ben, 3)
-    more = session.next(ben, 3, [pair.id for pair in held])
+    held = session.lease(ben, 3).pairs
+    more = session.lease(ben, 3, [pair.id for pair in held]).pairs
 
     assert not {pair.id for pair in held} & {pair.id for pair in more}
     assert len(more) == 3
@@ -102,8 +102,8 @@ def test_what_is_held_is_not_handed_out_again(session, ben):
 def test_two_people_do_not_get_the_same_pair(db, session, ben):
     ann = add_person(db, "Ann")
 
-    bens = {pair.id for pair in session.next(ben, 3)}
-    anns = {pair.id for pair in session.next(ann, 6)}
+    bens = {pair.id for pair in session.lease(ben, 3).pairs}
+    anns = {pair.id for pair in session.lease(ann, 6).pairs}
 
     assert len(bens) == 3
     assert len(anns) == 3
@@ -111,7 +111,7 @@ def test_two_people_do_not_get_the_same_pair(db, session, ben):
 
 
 def test_the_same_verdict_twice_is_one_judgment(db, session, ben):
-    pair = session.next(ben, 1)[0]
+    pair = session.lease(ben, 1).pairs[0]
     said = answer(pair.id, "b", strength=2, comment="better put", milliseconds=1234)
 
     for _ in range(2):
@@ -126,7 +126,7 @@ def test_the_same_verdict_twice_is_one_judgment(db, session, ben):
 
 
 def test_the_same_id_for_something_else_is_refused(db, session, ben):
-    pair = session.next(ben, 1)[0]
+    pair = session.lease(ben, 1).pairs[0]
     said = answer(pair.id, "b")
     judgments.judge(db, annotator=ben.id, **said)
 
@@ -136,7 +136,7 @@ def test_the_same_id_for_something_else_is_refused(db, session, ben):
 
 
 def test_a_pair_that_was_never_his_is_refused(db, session, ben):
-    others = session.next(add_person(db, "Ann"), 1)[0]
+    others = session.lease(add_person(db, "Ann"), 1).pairs[0]
 
     with pytest.raises(NotLeased):
         judgments.judge(db, annotator=ben.id, **answer(others.id))
@@ -148,7 +148,7 @@ def test_a_pair_that_was_never_his_is_refused(db, session, ben):
 
 
 def test_a_late_answer_counts_after_the_loop_moved_on(db, session, ben):
-    pair = session.next(ben, 1)[0]
+    pair = session.lease(ben, 1).pairs[0]
     iterations.save(db, Iteration(number=1, phase="done"))
     add_pairs(db, [("A new question?", "x", "y")], iteration=2)
 
@@ -158,36 +158,36 @@ def test_a_late_answer_counts_after_the_loop_moved_on(db, session, ben):
 
 
 def test_undo_brings_the_pair_back_on_the_same_sides(db, session, ben):
-    pair = session.next(ben, 1)[0]
+    pair = session.lease(ben, 1).pairs[0]
     said = answer(pair.id)
     judgments.judge(db, annotator=ben.id, **said)
 
     undone = session.undo(ben, id=str(uuid.uuid4()))
 
     assert (undone.id, undone.kind, undone.pair) == (said["id"], "judgment", pair)
-    assert session.next(ben, 1)[0] == pair
+    assert session.lease(ben, 1).pairs[0] == pair
     assert db.read("SELECT count(*) AS n FROM current_judgments")[0]["n"] == 0
     assert len(stored(db)) == 1  # history keeps it
 
 
 @pytest.mark.parametrize("kind", ["skip", "flag"])
 def test_a_skipped_or_flagged_pair_is_gone_until_undone(db, session, ben, kind):
-    pair = session.next(ben, 1)[0]
+    pair = session.lease(ben, 1).pairs[0]
     act = str(uuid.uuid4())
     if kind == "skip":
         judgments.skip(db, annotator=ben.id, id=act, comparison=pair.id)
     else:
         judgments.flag(db, annotator=ben.id, id=act, comparison=pair.id, comment="broken")
-    assert pair.id not in {each.id for each in session.next(ben, 6)}
+    assert pair.id not in {each.id for each in session.lease(ben, 6).pairs}
 
     undone = session.undo(ben, id=str(uuid.uuid4()), replaces=act)
 
     assert (undone.id, undone.kind, undone.pair) == (act, kind, pair)
-    assert pair.id in {each.id for each in session.next(ben, 6)}
+    assert pair.id in {each.id for each in session.lease(ben, 6).pairs}
 
 
 def test_an_undo_sent_twice_undoes_one(db, session, ben):
-    first, second = session.next(ben, 2)
+    first, second = session.lease(ben, 2).pairs
     judgments.judge(db, annotator=ben.id, **answer(first.id))
     judgments.judge(db, annotator=ben.id, **answer(second.id))
     undo = str(uuid.uuid4())
@@ -204,7 +204,7 @@ def test_nothing_to_undo_and_what_is_not_his_are_refused(db, session, ben):
     with pytest.raises(NotFound):
         session.undo(ben, id=str(uuid.uuid4()))
     ann = add_person(db, "Ann")
-    said = answer(session.next(ann, 1)[0].id)
+    said = answer(session.lease(ann, 1).pairs[0].id)
     judgments.judge(db, annotator=ann.id, **said)
     with pytest.raises(NotFound):
         session.undo(ben, id=str(uuid.uuid4()), replaces=said["id"])
@@ -212,7 +212,7 @@ def test_nothing_to_undo_and_what_is_not_his_are_refused(db, session, ben):
 
 def test_progress_counts(db, session, ben):
     before = session.progress(ben)
-    judgments.judge(db, annotator=ben.id, **answer(session.next(ben, 1)[0].id))
+    judgments.judge(db, annotator=ben.id, **answer(session.lease(ben, 1).pairs[0].id))
     after = session.progress(ben)
 
     assert (before["judged"], before["today"], before["remaining"]) == (0, 0, 6)
@@ -223,10 +223,10 @@ def test_progress_counts(db, session, ben):
 def test_an_empty_queue_says_what_the_loop_is_doing(db, session, ben):
     assert session.waiting_for() == "labeling"
     iterations.save(db, Iteration(number=1, phase="policy"))
-    for pair in session.next(ben, 16):
+    for pair in session.lease(ben, 16).pairs:
         judgments.judge(db, annotator=ben.id, **answer(pair.id))
 
-    assert session.next(ben, 4) == []
+    assert session.lease(ben, 4).pairs == []
     assert session.waiting_for() == "policy"
 
 
@@ -244,7 +244,7 @@ def test_guidelines_have_a_default_and_a_version(db, session):
 def test_a_greedy_request_is_refused(session, ben):
     for n in (0, -1, 1000):
         with pytest.raises(ValueError, match="between 1 and"):
-            session.next(ben, n)
+            session.lease(ben, n)
 
 
 def test_one_answer_holds_large_pairs_as_far_as_they_go_and_the_others_come_next(tmp_path):
@@ -252,7 +252,7 @@ def test_one_answer_holds_large_pairs_as_far_as_they_go_and_the_others_come_next
     with workspace(tmp_path, [(f"q{n}", f"a{n} {text}", f"b{n} {text}") for n in range(12)]) as db:
         desk, ben = LabelSession(db), add_person(db, "Ben")
         seen: list[str] = []
-        while pairs := desk.next(ben, 16, seen):
+        while pairs := desk.lease(ben, 16, seen).pairs:
             assert sum(pair.size for pair in pairs) <= MAX_RESPONSE_LENGTH
             assert len(pairs) == min(4, 12 - len(seen))
             seen += [pair.id for pair in pairs]
@@ -263,10 +263,10 @@ def test_one_pair_is_handed_out_whatever_its_size(tmp_path, monkeypatch):
     monkeypatch.setattr("labeler.annotate.session.MAX_RESPONSE_LENGTH", 1)
     with workspace(tmp_path, [(f"q{n}", "a", "b") for n in range(3)]) as db:
         desk, ben = LabelSession(db), add_person(db, "Ben")
-        first = desk.next(ben, 3)
+        first = desk.lease(ben, 3).pairs
         assert len(first) == 1
-        assert [pair.id for pair in desk.next(ben, 3)] == [first[0].id]
-        assert len(desk.next(ben, 3, [first[0].id])) == 1
+        assert [pair.id for pair in desk.lease(ben, 3).pairs] == [first[0].id]
+        assert len(desk.lease(ben, 3, [first[0].id]).pairs) == 1
 
 
 def test_the_page_offers_the_outcomes_criteria_and_strengths_that_are_stored():

@@ -381,7 +381,7 @@ def test_the_download_is_what_export_writes(seeded, tabs, tmp_path):
 def test_an_export_that_would_be_empty_says_why_in_place_of_a_link(tmp_path):
     with Database.open(tmp_path / "ties") as db:
         fill(db, pairs=1)
-        [pair] = queue.lease_next(db, "ann", 1)
+        [pair] = queue.lease(db, "ann", 1).pairs
         judgments.judge(db, id="j", comparison=pair.comparison.id, annotator="ann", outcome="tie")
         tab = all_tabs(db, RecordingLoop()).data
         dropped = tab._link("trl", "drop", "jsonl", False)

@@ -74,7 +74,7 @@ def test_the_last_researcher_cannot_lock_himself_out(db, live):
 
 def test_clearing_a_flag_brings_the_pair_back_to_the_queue(db, live):
     iterations.save(db, Iteration(number=1, phase="labeling", labels_wanted=30))
-    (pair,) = queue.lease_next(db, "annotator-0", 1)
+    (pair,) = queue.lease(db, "annotator-0", 1).pairs
     judgments.flag(
         db, id="flag", comparison=pair.comparison.id, annotator="annotator-0", comment="broken"
     )
@@ -83,7 +83,7 @@ def test_clearing_a_flag_brings_the_pair_back_to_the_queue(db, live):
     updates = tab._act(pressed("clear", "flag"), asked_by(db))
     assert "returns to the queue" in updates[tab.answer]
     assert "broken" not in updates[tab.flags]
-    (again,) = queue.lease_next(db, "annotator-1", 1)
+    (again,) = queue.lease(db, "annotator-1", 1).pairs
     assert again.comparison.id == pair.comparison.id
     # A second press, or another researcher's: it is cleared, and stays so.
     twice = tab._act(pressed("clear", "flag"), asked_by(db))

@@ -64,4 +64,4 @@ def test_a_fresh_demo_is_ready_to_label_without_a_worker(tmp_path: Path) -> None
         assert current.policy_sampled == "sft-1"
         ann = Annotator(id="a-1", name="ann")
         add(db, ann)
-        assert len(queue.lease_next(db, ann.id, 4)) == 4
+        assert len(queue.lease(db, ann.id, 4).pairs) == 4

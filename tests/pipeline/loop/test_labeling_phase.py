@@ -48,7 +48,7 @@ def loop_of(db: Database, **settings: object) -> Iterator[Loop]:
 def judge_next(db: Database, who: str, n: int) -> list[str]:
     """`who` judges the next `n` pairs of the queue; ids of the judgments."""
     made = []
-    for pair in queue.lease_next(db, who, n):
+    for pair in queue.lease(db, who, n).pairs:
         id, comparison = new_id("j"), pair.comparison.id
         judgments.judge(db, id=id, comparison=comparison, annotator=who, outcome="a")
         made.append(id)

@@ -107,7 +107,7 @@ def label_everything(db: Database, name: str = "labeler") -> int:
     ann = Annotator(id=new_id("a"), name=name)
     annotators.add(db, ann)
     count = 0
-    while pairs := queue.lease_next(db, ann.id, 4):
+    while pairs := queue.lease(db, ann.id, 4).pairs:
         for pair in pairs:
             outcome = "tie" if count % 5 == 4 else "a" if len(pair.left) > len(pair.right) else "b"
             judgments.judge(

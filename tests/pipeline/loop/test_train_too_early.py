@@ -62,7 +62,7 @@ def test_train_is_refused_with_what_is_missing_and_labeling_goes_on(
         loop.train({})
     assert str(refused.value) == loop.can_train()
     assert loop.advance() == "labeling"
-    assert queue.lease_next(world, "ann", 1)
+    assert queue.lease(world, "ann", 1).pairs
     compare(world, "policy-1", "sft-1", ["second", "first"])
     assert loop.can_train() is None
     loop.train({})

@@ -218,7 +218,7 @@ def test_a_name_or_function_that_will_not_do_is_refused(db: Database):
 
 def test_flagged_and_imported_pairs_are_left_alone(db: Database):
     fill(db, 3)
-    assert queue.lease_next(db, "ann", 1)[0].comparison.id == "c1-0"
+    assert queue.lease(db, "ann", 1).pairs[0].comparison.id == "c1-0"
     judgments.flag(db, id="f", comparison="c1-0", annotator="ann")
     assert judged(db, "likes_first")["judgments"] == 2
 
@@ -229,17 +229,17 @@ def test_a_judge_takes_no_pair_from_people(db: Database):
     assert queue.progress(db, "ann", since=now()).remaining == 2
     judged(db, "likes_first")
     assert queue.progress(db, "ann", since=now()).remaining == 2
-    assert [p.comparison.id for p in queue.lease_next(db, "ann", 5)] == ["c1-0", "c1-1"]
+    assert [p.comparison.id for p in queue.lease(db, "ann", 5).pairs] == ["c1-0", "c1-1"]
     db.write(lambda tx: tx.observer(QueueCache).forget())
-    assert [p.comparison.id for p in queue.lease_next(db, "ann", 5)] == ["c1-0", "c1-1"]
-    assert queue.lease_next(db, "bob", 5) == []
+    assert [p.comparison.id for p in queue.lease(db, "ann", 5).pairs] == ["c1-0", "c1-1"]
+    assert queue.lease(db, "bob", 5).pairs == []
 
 
 def test_a_lease_of_a_models_account_keeps_nobody_off(db: Database):
     fill(db, 1)
     annotators.add(db, Annotator(id="bot", name="bot", kind="model"))
-    assert len(queue.lease_next(db, "bot", 1)) == 1
-    assert len(queue.lease_next(db, "ann", 1)) == 1
+    assert len(queue.lease(db, "bot", 1).pairs) == 1
+    assert len(queue.lease(db, "ann", 1).pairs) == 1
 
 
 def test_an_export_says_who_is_a_model_or_leaves_them_out(db: Database, tmp_path: Path):
@@ -251,7 +251,7 @@ def test_an_export_says_who_is_a_model_or_leaves_them_out(db: Database, tmp_path
     out = str(tmp_path / "trl.jsonl")
     with pytest.raises(ValueError, match="nothing is left to export: 2 by model left out, a kind"):
         exports.export(db, format="trl", out=out)
-    queue.lease_next(db, "ann", 1)
+    queue.lease(db, "ann", 1)
     judgments.judge(db, id="j", comparison="c1-0", annotator="ann", outcome="a")
     report = exports.export(db, format="trl", out=out)
     assert (report.rows, report.left_out) == (1, {"by model": 2})

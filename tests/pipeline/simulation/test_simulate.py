@@ -312,7 +312,7 @@ def test_a_workspace_with_peoples_judgments_is_refused(db):
     studio = ScriptedStudio(db)
     person = Annotator(id="a-1", name="Ada")
     annotators.add(db, person)
-    [pair] = queue.lease_next(db, person.id, 1)
+    [pair] = queue.lease(db, person.id, 1).pairs
     judgments.judge(
         db, id=new_id(), comparison=pair.comparison.id, annotator=person.id, outcome="a"
     )

@@ -1,4 +1,7 @@
-"""The lab's checker against completions of the lab's policies that were labeled by hand."""
+"""The lab's checker against completions of the lab's policies that were labeled by hand.
+
+The completions are quoted as the models wrote them, with their false claims and odd sentences.
+"""
 
 import ast
 from pathlib import Path

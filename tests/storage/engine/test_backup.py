@@ -46,7 +46,7 @@ def live_through_everything(db: Database) -> None:
     """At least one record of every kind, some of them replaced."""
     fill(db, 6, wanted=2)
     for who in ("ann", "bob"):
-        for n, pair in enumerate(queue.lease_next(db, who, 4)):
+        for n, pair in enumerate(queue.lease(db, who, 4).pairs):
             c = pair.comparison.id
             if n == 2:
                 judgments.skip(db, id=f"s-{who}", comparison=c, annotator=who)
@@ -173,7 +173,7 @@ def test_a_backup_taken_while_labels_come_in_opens_and_is_consistent(db, tmp_pat
 
     def label() -> None:
         while not stop.is_set():
-            for pair in queue.lease_next(db, "ann", 2):
+            for pair in queue.lease(db, "ann", 2).pairs:
                 id = str(uuid.uuid4())
                 judgments.judge(
                     db, id=id, comparison=pair.comparison.id, annotator="ann", outcome="a"
@@ -286,7 +286,7 @@ def test_random_histories_agree_with_a_plain_reference(tmp_path, seed):
         who = rng.choice(list(mine))
         move = rng.random()
         if move < 0.35 or not leased[who]:
-            leased[who] |= {p.comparison.id for p in queue.lease_next(db, who, 2)}
+            leased[who] |= {p.comparison.id for p in queue.lease(db, who, 2).pairs}
         elif move < 0.8:
             comparison, id = rng.choice(sorted(leased[who])), f"j{step}"
             judgments.judge(db, id=id, comparison=comparison, annotator=who, outcome="b")

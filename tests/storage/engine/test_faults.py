@@ -22,7 +22,7 @@ from tests.helpers.storage_world import child, fill, outcome_of
 
 
 def given(db: Database, n: int = 3) -> list[str]:
-    return [pair.comparison.id for pair in queue.lease_next(db, "ann", n)]
+    return [pair.comparison.id for pair in queue.lease(db, "ann", n).pairs]
 
 
 def judge(db: Database, id: str, comparison: str) -> None:
@@ -158,7 +158,7 @@ from storage.errors import StorageDamaged, StorageUnavailable
 
 db = Database.open(Path(sys.argv[1]))
 fill(db, 3)
-pairs = queue.lease_next(db, "ann", 3)
+pairs = queue.lease(db, "ann", 3).pairs
 if sys.argv[2].endswith(".wal"):  # make it by far the longer one of the two
     db.write(lambda tx: tx.insert("metrics", [
         {"run": "r", "seq": n, "step": n, "name": "kl" * 20, "value": n / 7} for n in range(9000)]))
@@ -232,7 +232,7 @@ from storage.engine.database import Database
 
 db = Database.open(Path(sys.argv[1]))
 fill(db, 3)
-pairs = [pair.comparison.id for pair in queue.lease_next(db, "ann", 3)]
+pairs = [pair.comparison.id for pair in queue.lease(db, "ann", 3).pairs]
 judgments.judge(db, id="j0", comparison=pairs[0], annotator="ann", outcome="a")
 if sys.argv[2] == "before fsync":
     db.journal.sync = lambda: os._exit(9)
@@ -381,7 +381,7 @@ speak = threading.Lock()
 
 def label(who):
     while True:
-        for pair in queue.lease_next(db, who, 2):
+        for pair in queue.lease(db, who, 2).pairs:
             id = str(uuid.uuid4())
             judgments.judge(db, id=id, comparison=pair.comparison.id, annotator=who, outcome="a")
             with speak:

@@ -135,7 +135,7 @@ def cut(path: Path) -> None:
 def test_writes_are_refused_while_the_journal_is_not_the_one_that_was_opened(tmp_path, harm):
     with Database.open(tmp_path) as db:
         fill(db)
-        (pair,) = queue.lease_next(db, "ann", 1)
+        (pair,) = queue.lease(db, "ann", 1).pairs
         harm(db.journal.path)
         label = {"comparison": pair.comparison.id, "annotator": "ann", "outcome": "a"}
         for _ in range(2):
@@ -337,7 +337,7 @@ def test_undo_takes_back_the_latest_act_though_the_clock_was_set_back(tmp_path, 
     """Judged at noon, skipped an hour earlier by the clock: the skip is the latest."""
     with Database.open(tmp_path) as db:
         fill(db)
-        pairs = [pair.comparison.id for pair in queue.lease_next(db, "ann", 3)]
+        pairs = [pair.comparison.id for pair in queue.lease(db, "ann", 3).pairs]
         judgments.judge(db, id="b", comparison=pairs[0], annotator="ann", outcome="a")
         real = db.clock
         earlier = timedelta(hours=1)
@@ -364,7 +364,7 @@ def test_the_order_of_acts_has_no_gaps_so_that_a_rebuild_gives_the_same(tmp_path
     numbers = "SELECT id, seq FROM skips UNION ALL SELECT id, seq FROM flags ORDER BY seq"
     with Database.open(tmp_path) as db:
         fill(db)
-        pairs = [pair.comparison.id for pair in queue.lease_next(db, "ann", 3)]
+        pairs = [pair.comparison.id for pair in queue.lease(db, "ann", 3).pairs]
         judgments.skip(db, id="one", comparison=pairs[0], annotator="ann")
         with monkeypatch.context() as broken:
             broken.setattr(db.journal, "sync", no_space)

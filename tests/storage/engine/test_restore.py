@@ -379,10 +379,10 @@ def test_leases_in_a_backup_end_when_one_given_now_would(place, granted, expires
     restore(place / "copy", place / "old")
     with Database.open(place / "old") as db:
         moment = now()
-        assert queue.lease_next(db, "ann", 4) == []
+        assert queue.lease(db, "ann", 4).pairs == []
         assert queue.leased_to_others(db, "ann") == 3
         db.clock = lambda: moment + timedelta(minutes=30)
-        assert len(queue.lease_next(db, "ann", 4)) == 3
+        assert len(queue.lease(db, "ann", 4).pairs) == 3
 
 
 def test_leases_in_a_backup_stay_where_they_end_sooner(place):

@@ -18,7 +18,7 @@ from tests.helpers.storage_world import fill
 
 
 def say(db: Database, annotator: str, outcome: Any) -> None:
-    queue.lease_next(db, annotator, 1)
+    queue.lease(db, annotator, 1)
     judgments.judge(
         db, id=f"{annotator}-1", comparison="c1-0", annotator=annotator, outcome=outcome
     )

@@ -49,7 +49,7 @@ def add_people(db: Database, *names: str) -> None:
 def judge_all(db: Database, who: str, outcome: Any = "a") -> list[str]:
     """`who` judges everything in the queue; the comparisons."""
     seen: list[str] = []
-    while leased := queue.lease_next(db, who, queue.AT_ONCE):
+    while leased := queue.lease(db, who, queue.AT_ONCE).pairs:
         for pair in leased:
             judgments.judge(
                 db, id=new_id("j"), comparison=pair.comparison.id, annotator=who, outcome=outcome
@@ -69,7 +69,7 @@ def test_every_file_type_puts_pairs_into_the_queue(db: Database, file: Any, endi
         "prompts": 1, "models": 2, "completions": 2, "comparisons": 1,
         "annotators": 0, "judgments": 0, "withdrawals": 0,
     }  # fmt: skip
-    [leased] = queue.lease_next(db, "ann", 4)
+    [leased] = queue.lease(db, "ann", 4).pairs
     assert leased.prompt.id == Prompt.make("Name a fruit", role="train").id
     assert (leased.prompt.role, leased.prompt.category) == ("train", "food")
     assert {leased.left, leased.right} == {"Pear", "Apple"}
@@ -84,7 +84,7 @@ def test_a_prompt_may_be_a_conversation(db: Database, file: Any) -> None:
     add_people(db, "ann")
     import_pairs(db, file([{**PAIR, "prompt": CHAT}]))
 
-    [leased] = queue.lease_next(db, "ann", 1)
+    [leased] = queue.lease(db, "ann", 1).pairs
 
     assert [m.role for m in leased.prompt.messages] == ["system", "user", "assistant", "user"]
 
@@ -96,11 +96,11 @@ def test_they_wait_for_people_in_every_phase(db: Database, file: Any, phase: Pha
         iterations.save(db, Iteration(number=1, phase=phase))
     else:
         add_people(db, "ann")
-    assert len(queue.lease_next(db, "ann", 16)) == (0 if phase in (None, "sampling") else 1)
+    assert len(queue.lease(db, "ann", 16).pairs) == (0 if phase in (None, "sampling") else 1)
 
     import_pairs(db, file(pairs_of(3)))  # while people are at the desk
 
-    found = {pair.comparison.id for pair in queue.lease_next(db, "ann", 16)}
+    found = {pair.comparison.id for pair in queue.lease(db, "ann", 16).pairs}
     written = {row["id"] for row in db.read("SELECT id FROM comparisons WHERE arm = 'written'")}
     assert len(written) == 3
     assert written <= found
@@ -115,7 +115,7 @@ def test_they_stay_in_the_queue_when_the_next_iteration_begins_and_after_a_resta
     db.close()
 
     with Database.open(db.workspace) as again:
-        arms = [pair.comparison.arm for pair in queue.lease_next(again, "ann", 16)]
+        arms = [pair.comparison.arm for pair in queue.lease(again, "ann", 16).pairs]
         assert sorted(arms) == ["random", "random", "written", "written"]
         assert queue.progress(again, "ann", since=now()).remaining == 4
         assert len(judge_all(again, "ann")) == 4
@@ -142,14 +142,14 @@ def test_they_are_judged_blind_and_undone_like_any_other(db: Database, file: Any
     import_pairs(db, file([{**PAIR, "model_a": "secret-a", "model_b": "secret-b"}]))
     session = LabelSession(db)
 
-    [pair] = session.next(ann, 4)
+    [pair] = session.lease(ann, 4).pairs
     assert "secret" not in repr(pair)
     assert WRITTEN not in repr(pair)
     judgments.judge(db, id=new_id("j"), annotator=ann.id, comparison=pair.id, outcome="a")
-    assert session.next(ann, 4) == []
+    assert session.lease(ann, 4).pairs == []
     undone = session.undo(ann, id=new_id("u"))
     assert undone.pair.id == pair.id
-    assert [again.id for again in session.next(ann, 4)] == [pair.id]
+    assert [again.id for again in session.lease(ann, 4).pairs] == [pair.id]
 
 
 def test_a_model_judge_is_asked_about_them_as_well(db: Database, file: Any) -> None:

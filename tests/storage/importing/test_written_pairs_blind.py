@@ -70,7 +70,7 @@ def test_neither_sides_nor_the_order_in_the_queue_follow_from_what_annotators_kn
 def test_what_is_on_the_left_is_stored_as_it_was_seen(db: Database, file: Any) -> None:
     add_people(db, "ann")
     import_pairs(db, file(ROWS[:8]))
-    for leased in queue.lease_next(db, "ann", 8):
+    for leased in queue.lease(db, "ann", 8).pairs:
         assert leased.swapped == shown_swapped("ann", leased.comparison.id)
         [stored] = [row for row in db.read(_PAIRS) if row["id"] == leased.comparison.id]
         shown = (leased.right, leased.left) if leased.swapped else (leased.left, leased.right)

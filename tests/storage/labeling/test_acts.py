@@ -16,7 +16,7 @@ def pairs(db: Database) -> None:
 
 
 def lease(db: Database, who: str, n: int = 1) -> list[str]:
-    return [pair.comparison.id for pair in queue.lease_next(db, who, n)]
+    return [pair.comparison.id for pair in queue.lease(db, who, n).pairs]
 
 
 def judge(db: Database, id: str, comparison: str, who: str = "ann", **more):

@@ -37,7 +37,7 @@ def db(filled: Path, tmp_path: Path) -> Iterator[Database]:
 
 
 def lease(db: Database, who: str, n: int = 1) -> list[str]:
-    return [pair.comparison.id for pair in queue.lease_next(db, who, n)]
+    return [pair.comparison.id for pair in queue.lease(db, who, n).pairs]
 
 
 def judge(db: Database, id: str, comparison: str, who: str = "ann", outcome="a", **more):
@@ -65,7 +65,7 @@ def count(db: Database, table: str) -> int:
 @pytest.mark.parametrize("who", ["ann", "bob", "cat", "dee", "eve", "fay"])
 def test_pressing_a_prefers_what_stood_on_the_left(db, who):
     """By the texts: whatever the sides, the completion shown as A is the one preferred."""
-    pair = queue.lease_next(db, who, 1)[0]
+    pair = queue.lease(db, who, 1).pairs[0]
     stored = judge(db, "j", pair.comparison.id, who, "a", criteria={"helpful": "b", "clear": "tie"})
     chosen = pair.comparison.first if stored.outcome == "first" else pair.comparison.second
     text = db.read("SELECT text FROM completions WHERE id = $id", id=chosen)[0]["text"]
@@ -105,22 +105,22 @@ def test_revising_what_another_tab_has_revised_is_a_conflict(db):
 
 
 def test_undo_takes_the_judgment_back_and_the_same_pair_comes_again(db):
-    before = queue.lease_next(db, "ann", 1)[0]
+    before = queue.lease(db, "ann", 1).pairs[0]
     judge(db, "j1", before.comparison.id)
     assert judgments.undo(db, id="w1", annotator="ann").id == "j1"
     assert standing(db) == set()
-    assert queue.lease_next(db, "ann", 1) == [before]  # same comparison, same sides
+    assert queue.lease(db, "ann", 1).pairs == [before]  # same comparison, same sides
     again = judge(db, "j2", before.comparison.id)
     assert again.replaces is None
     assert standing(db) == {"j2"}
 
 
 def test_an_undone_pair_is_his_again_though_its_lease_had_run_out(db):
-    given = queue.lease_next(db, "ann", 1, lifetime=timedelta(microseconds=1))
+    given = queue.lease(db, "ann", 1, lifetime=timedelta(microseconds=1)).pairs
     judge(db, "j1", given[0].comparison.id)
     judgments.undo(db, id="w1", annotator="ann")
     assert given[0].comparison.id not in lease(db, "bob", 3)
-    assert queue.lease_next(db, "ann", 1) == given
+    assert queue.lease(db, "ann", 1).pairs == given
 
 
 def test_undoing_a_revision_does_not_bring_back_what_it_replaced(db):
@@ -281,7 +281,7 @@ def test_only_who_was_given_a_comparison_may_act_on_it(db):
 
 
 def test_a_late_answer_counts_also_after_another_one_and_a_new_iteration(db):
-    given = queue.lease_next(db, "ann", 1, lifetime=timedelta(microseconds=1))
+    given = queue.lease(db, "ann", 1, lifetime=timedelta(microseconds=1)).pairs
     c = given[0].comparison.id
     assert lease(db, "bob") == [c]  # his lease has run out
     judge(db, "jb", c, "bob")

@@ -21,7 +21,7 @@ from tests.helpers.storage_world import fill
 
 
 def lease(db: Database, who: str, n: int = 1, **more) -> list[str]:
-    return [pair.comparison.id for pair in queue.lease_next(db, who, n, **more)]
+    return [pair.comparison.id for pair in queue.lease(db, who, n, **more).pairs]
 
 
 def progress(db: Database, who: str, *, offset: int = 0) -> Progress:
@@ -417,7 +417,7 @@ def test_annotators_racing_for_the_queue_get_each_pair_as_often_as_wanted(db, wa
 def test_more_pairs_than_are_read_ahead_all_carry_their_own_texts(db):
     fill(db, queue.READ_AHEAD + 40)
     held: list[str] = []
-    while pairs := queue.lease_next(db, "ann", 7, holding=held):
+    while pairs := queue.lease(db, "ann", 7, holding=held).pairs:
         for pair in pairs:
             n = pair.comparison.id.removeprefix("c1-")
             assert {pair.left, pair.right} == {f"first {n}", f"second {n}"}

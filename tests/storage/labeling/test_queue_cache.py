@@ -21,7 +21,7 @@ PAIR = Comparison(id="c", prompt="p", first="f", second="s", iteration=1, arm="r
 
 
 def lease(db: Database, who: str, n: int = 1, **more) -> list[str]:
-    return [pair.comparison.id for pair in queue.lease_next(db, who, n, **more)]
+    return [pair.comparison.id for pair in queue.lease(db, who, n, **more).pairs]
 
 
 def judge(db: Database, comparison: str, who: str) -> None:

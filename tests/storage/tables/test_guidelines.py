@@ -14,7 +14,7 @@ TWO = [("q0", "a", "b"), ("q1", "a", "b")]
 def test_each_judgment_has_the_version_it_was_given_under(tmp_path):
     with workspace(tmp_path, TWO) as db:
         ann = add_person(db, "Ann")
-        first, second = (pair.comparison.id for pair in queue.lease_next(db, ann.id, 2))
+        first, second = (pair.comparison.id for pair in queue.lease(db, ann.id, 2).pairs)
         assert guidelines.current(db, "default") == "default"
 
         guidelines.save(db, "Be kind.")
