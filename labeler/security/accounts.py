@@ -75,7 +75,7 @@ and scripts that use this account must sign in again.</p>
 <button>Change password</button>
 </form>
 <p class="hint"><a href="/label/">Back to labeling</a></p>""")
-_NO_PASSWORD = Markup("""<p>Your account has no password: a sign-in link opened it.</p>
+_NO_PASSWORD = Markup("""<p>Your account has no password. You signed in with a link.</p>
 <a class="button" href="/label/">Back to labeling</a>""")
 _MISSING = Markup("""<p>This page does not exist. The link may be incomplete or mistyped.</p>
 <a class="button" href="/">Go to the start page</a>""")

@@ -49,8 +49,8 @@ COMMANDS = (
     ("Pairs to judge here", "--pairs pairs.jsonl"),
 )
 SCALES = (
-    ("Two steps: a strength, then A or B", "two-step"),
-    ("One press: seven steps from A much better to B much better", "one-press"),
+    ("Two steps: strength, then A or B", "two-step"),
+    ("One press: seven steps from A to B", "one-press"),
 )
 STRENGTH_RULES = (("Optional", "optional"), ("Required with A or B", "required"))
 _UPLOAD = Markup(
@@ -122,11 +122,11 @@ class DataTab(Tab):
             self.link = html_slot(elem_id="export-link")
 
     def _form(self) -> None:
-        heading_slot("Scale", "how annotators state a preference")
+        heading_slot("Judgment form", "how annotators state a preference")
         with gr.Column(elem_classes="ks-panel"):
             with gr.Row(elem_classes="ks-fields"):
-                self.scale = gr.Radio(list(SCALES), label="Scale", elem_id="scale")
-                self.strength = gr.Radio(
+                self.scale = gr.Dropdown(list(SCALES), label="Scale", elem_id="scale")
+                self.strength = gr.Dropdown(
                     list(STRENGTH_RULES),
                     label="Strength",
                     info="Slightly, clearly or much. One press always states it.",

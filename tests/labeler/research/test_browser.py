@@ -77,6 +77,22 @@ def open_tab(page: Page, name: str) -> None:
     page.get_by_role("tab", name=name, exact=True).click()
 
 
+def test_the_judgment_form_shows_what_is_in_use_and_keeps_what_is_chosen(browser, world):
+    with research_page(browser, world) as page:
+        open_tab(page, "Data")
+        scale, strength = (page.locator(f"#{each} input") for each in ("scale", "strength"))
+        expect(scale).to_have_value("Two steps: strength, then A or B")
+        expect(strength).to_have_value("Optional")
+        scale.click()
+        page.get_by_role("option", name="One press").click()
+        page.locator("#form-save").click()
+        expect(page.locator("#form-answer")).to_contain_text("Saved.")
+        page.reload()
+        open_tab(page, "Data")
+        expect(scale).to_have_value("One press: seven steps from A to B")
+        expect(strength).to_have_value("Optional")
+
+
 def test_the_preview_of_the_guidelines_typesets_formulas(browser, world):
     with research_page(browser, world) as page:
         open_tab(page, "Data")
