@@ -49,8 +49,8 @@ COMMANDS = (
     ("Pairs to judge here", "--pairs pairs.jsonl"),
 )
 SCALES = (
-    ("Two steps: strength, then A or B", "two-step"),
-    ("One press: seven steps from A to B", "one-press"),
+    ("Two steps", "two-step"),
+    ("One press", "one-press"),
 )
 STRENGTH_RULES = (("Optional", "optional"), ("Required with A or B", "required"))
 _UPLOAD = Markup(
@@ -125,11 +125,16 @@ class DataTab(Tab):
         heading_slot("Judgment form", "how annotators state a preference")
         with gr.Column(elem_classes="ks-panel"):
             with gr.Row(elem_classes="ks-fields"):
-                self.scale = gr.Dropdown(list(SCALES), label="Scale", elem_id="scale")
+                self.scale = gr.Dropdown(
+                    list(SCALES),
+                    label="Scale",
+                    info="A strength, then A or B; or seven steps in one press.",
+                    elem_id="scale",
+                )
                 self.strength = gr.Dropdown(
                     list(STRENGTH_RULES),
                     label="Strength",
-                    info="Slightly, clearly or much. One press always states it.",
+                    info="Slightly, clearly or much; in one press always stated.",
                     elem_id="strength",
                 )
             with gr.Row(elem_classes="ks-buttons"):
