@@ -26,6 +26,7 @@ from playwright.sync_api import TimeoutError as TooLate
 
 from benchmarks.common import ROOT, percentiles
 from storage.engine.database import Database
+from storage.labeling import queue
 from storage.tables import tokens
 from tests.helpers.browser import chromium, new_page
 from tests.helpers.desk_demo import believable
@@ -104,7 +105,7 @@ def run(folder: Path, labels: int) -> dict[str, Any]:
     """Run both rounds, each with its own annotator."""
     figures: dict[str, Any] = {}
     with Database.open(folder) as db:
-        add_pairs(db, believable(2 * labels + 20))
+        add_pairs(db, believable(2 * labels + 2 * queue.MAX_SHARE))
         app = make_app(db)
         with serving(app) as server, chromium() as browser:
             for name in ("near", "post_delayed_100_ms"):

@@ -29,7 +29,7 @@ from labeler.annotate.session import LabelSession
 from labeler.security.auth import Identity
 from storage.engine.database import Database
 from storage.errors import Conflict, NotFound, NotLeased, StorageUnavailable
-from storage.labeling import judgments
+from storage.labeling import judgments, queue
 from storage.records import MAX_VIEW_MS, Annotator, Criterion, ScreenOutcome
 
 _LOG = logging.getLogger(__name__)
@@ -99,6 +99,13 @@ class FlagBody(SkipBody):
     comment: Comment = ""
 
 
+class ReleaseBody(BaseModel):
+    """``POST /label/api/release``; the pairs that a page which closes does not need."""
+
+    model_config = ConfigDict(extra="forbid")
+    comparisons: list[Annotated[str, Field(max_length=200)]] = Field(max_length=queue.MAX_LEASES)
+
+
 class UndoBody(ActBody):
     """``POST /label/api/undo``; `replaces` is the id of the act to take back."""
 
@@ -163,6 +170,10 @@ def label_routes(db: Database) -> APIRouter:
     def flag(body: FlagBody, annotator: CurrentAnnotator) -> dict[str, Any]:
         stored = judgments.flag(db, annotator=annotator.id, **body.fields())
         return {"id": stored.id, "saved": True}
+
+    @routes.post("/release")
+    def release(body: ReleaseBody, annotator: CurrentAnnotator) -> dict[str, Any]:
+        return {"released": queue.release(db, annotator.id, body.comparisons)}
 
     @routes.post("/undo")
     def undo(body: UndoBody, annotator: CurrentAnnotator) -> dict[str, Any]:

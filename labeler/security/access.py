@@ -92,7 +92,7 @@ def rules(research_pages: Iterable[str] = ()) -> list[Rule]:
         _rule("signed-in", reading, r"/label/worker\.js", "worker"),
         _rule("signed-in", "GET", r"/label/api/(next|progress|figures|guidelines)"),
         _rule("signed-in", "GET", r"/label/api/judgments(/[\w-]+)?"),
-        _rule("signed-in", "POST", r"/label/api/(judgments|skip|flag|undo)"),
+        _rule("signed-in", "POST", r"/label/api/(judgments|skip|flag|undo|release)"),
         _rule("researcher", reading, rf"/research(/({pages.removeprefix('|')})?)?", "page"),
         _rule("researcher", reading, rf"/research/({_PAGE}|{_PAGE_API})"),
         _rule("researcher", reading, rf"/research/{_HEARTBEAT}", "stream"),

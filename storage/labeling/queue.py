@@ -46,7 +46,7 @@ class LeasedPair:
 class Leased:
     """The answer to a page: further pairs, and what it should know about those it holds.
 
-    `gone` are the ids in `holding` that are not leased to the annotator and unanswered any more.
+    `gone` are the ids in `holding` that the annotator answered or that others have now.
     `share` is how many pairs the page should hold, so that enough are left for others.
     """
 
@@ -69,8 +69,9 @@ def lease(
     Pairs that they already hold come first, except the ids in `holding`: a reloaded page gets the
     same pairs again, and so does an undo.  Pairs that another annotator has judged come next, then
     the others by position.  A pair is not leased to more annotators at a time than it wants
-    judgments.  Leases on `holding` are extended when half their time is over; beyond `MAX_LEASES`
-    the oldest leases end.  The result is empty if no pair is left for the annotator.
+    judgments.  Leases on `holding` are extended when half their time is over, and leased again if
+    they ended and nobody else has the pair; beyond `MAX_LEASES` the oldest leases end.  No pairs are
+    returned if none is left for the annotator.
     """
     n = max(0, min(n, AT_ONCE))
     named = set(holding)
@@ -86,12 +87,14 @@ def lease(
             item for item in cache.available(annotator, moment) if item.comparison.id not in seen
         )
         new = list(islice(others, n - len(again)))
-        ended = lease_items(tx, new, annotator, moment, lifetime, keep=again)
+        room = max(0, MAX_LEASES - len(unanswered) - len(new))
+        back = cache.to_renew(annotator, holding, moment)[:room]
+        ended = lease_items(tx, [*new, *back], annotator, moment, lifetime, keep=again)
         for item in unanswered:
             lease, id = item.leases[annotator], item.comparison.id
             if id in named - ended and lease.expires - moment < lifetime / 2:
                 grant(tx, id, annotator, lease.granted, moment + lifetime)
-        open_ids = {item.comparison.id for item in unanswered} - ended
+        open_ids = {item.comparison.id for item in (*unanswered, *back)} - ended
         gone = [id for id in holding if id not in open_ids]
         share = _share(cache, annotator, moment)
         chosen = [item.comparison for item in again + new]
@@ -104,13 +107,34 @@ def lease(
     return Leased(pairs(db, annotator, chosen, ahead=ahead), gone, share)
 
 
+def release(db: Database, annotator: str, ids: Sequence[str]) -> int:
+    """End the annotator's leases on these pairs, so that others get them; returns how many ended.
+
+    The annotator can still judge them, and holds them again if they ask first (`lease`).
+    """
+    named = set(ids)
+
+    def operation(tx: Transaction) -> int:
+        cache = tx.observer(QueueCache)
+        cache.load(tx)
+        moment = tx.now()
+        spare = [
+            item for item in cache.unanswered(annotator, moment) if item.comparison.id in named
+        ]
+        for item in spare:
+            grant(tx, item.comparison.id, annotator, item.leases[annotator].granted, moment)
+        return len(spare)
+
+    return db.write(operation)
+
+
 def _share(cache: QueueCache, annotator: str, moment: datetime) -> int:
     """How many pairs the annotator's page should hold.
 
     One more annotator could come at any time, so the pairs that nobody else holds are divided by
     one more than the annotators who hold some.
     """
-    held, others = cache.held_by_others(annotator, moment)
+    held, others = cache.held_by_others(annotator, moment, MAX_SHARE)
     free = cache.unfinished - held
     return max(LEAST_SHARE, min(MAX_SHARE, free // (others + 2)))
 

@@ -138,7 +138,9 @@ class QueueCache:
         self._items: dict[str, QueueItem] = {}
         self._models: set[str] = set()
         self._item_of_act: dict[str, str] = {}
+        # Comparisons that an annotator was leased and has not answered, and when the last lease ends.
         self._leased_to: dict[str, set[str]] = {}
+        self._leased_until: dict[str, datetime] = {}
         # Unfinished comparisons of the iteration as (position, id), in order.
         self._untouched: list[tuple[int, str]] = []
         self._started: list[tuple[int, str]] = []
@@ -209,17 +211,32 @@ class QueueCache:
         """How many pairs in the queue still need a judgment by a person."""
         return len(self._started) + len(self._untouched)
 
-    def held_by_others(self, annotator: str, moment: datetime) -> tuple[int, int]:
-        """How many unfinished pairs other annotators hold, and how many annotators these are."""
-        held = {
-            who: sum(
-                _holds(item, who, moment) and who not in item.past and self._is_queued(item)
-                for item in (self._items[name] for name in names)
-            )
+    def held_by_others(self, annotator: str, moment: datetime, most: int) -> tuple[int, int]:
+        """About how many pairs other annotators hold, `most` each, and how many annotators these are.
+
+        Every page asks this often, so leases are counted, not looked at: some of them may have ended.
+        """
+        held = [
+            min(len(names), most)
             for who, names in self._leased_to.items()
-            if who != annotator and who not in self._models
-        }
-        return sum(held.values()), sum(count > 0 for count in held.values())
+            if names
+            and who != annotator
+            and self._leased_until[who] > moment
+            and who not in self._models
+        ]
+        return sum(held), len(held)
+
+    def to_renew(self, annotator: str, ids: Iterable[str], moment: datetime) -> list[QueueItem]:
+        """Items among `ids` whose lease to this annotator ended, and that nobody has instead."""
+        leased = self._leased_to.get(annotator, set())
+        items = [self._items[id] for id in ids if id in leased]
+        return [
+            item
+            for item in items
+            if self._is_queued(item)
+            and not _holds(item, annotator, moment)
+            and item.may_go_to(annotator, moment)
+        ]
 
     def is_used(self, reader: Reader, act: str) -> bool:
         """Whether an act of any kind and iteration, or an undo, has this id."""
@@ -260,6 +277,7 @@ class QueueCache:
         known = annotator in leases
         leases[annotator] = Lease(granted, expires)
         self._leased_to.setdefault(annotator, set()).add(comparison)
+        self._note_end(annotator, expires)
         return known
 
     # -- keeping the order -------------------------------------------------------------------
@@ -288,12 +306,16 @@ class QueueCache:
         return self._started if is_started else self._untouched
 
     def _index_leases(self, item: QueueItem) -> None:
-        for annotator in item.leases:
+        for annotator, lease in item.leases.items():
             names = self._leased_to.setdefault(annotator, set())
-            if annotator in item.judged:
+            if annotator in item.past:
                 names.discard(item.comparison.id)
             else:
                 names.add(item.comparison.id)
+            self._note_end(annotator, lease.expires)
+
+    def _note_end(self, annotator: str, expires: datetime) -> None:
+        self._leased_until[annotator] = max(self._leased_until.get(annotator, expires), expires)
 
     def _serves(self, comparison: Comparison) -> bool:
         """`QUEUED` in Python."""

@@ -451,6 +451,8 @@ class Desk {
     window.addEventListener("beforeunload", (event) => {
       if (this.outbox.hasVolatileActs) event.preventDefault();
     });
+    window.addEventListener("pagehide", () => this.buffer.release());
+    window.addEventListener("pageshow", ({ persisted }) => persisted && this.buffer.fetchOnce(1));
     window.addEventListener("online", () => this.wake());
     window.addEventListener("focus", () => this.wake());
     this.toggleDetails(recall("details") === "true");

@@ -105,6 +105,19 @@ class PairBuffer {
     }
   }
 
+  // The page closes: others get the pairs that a reload would not show at once.  A reload asks for
+  // them again.
+  release() {
+    const spare = this.pairs.slice(FIRST).map(({ id }) => id);
+    if (!spare.length) return;
+    fetch("/label/api/release", {
+      method: "POST",
+      keepalive: true, // the page does not wait
+      headers: { "Content-Type": "application/json", "X-Kitestring-Annotator": this.annotator },
+      body: JSON.stringify({ comparisons: spare }),
+    }).catch(() => {}); // without a connection, the leases end by themselves
+  }
+
   // A full buffer asks for nothing, but its leases must not end while the annotator reads.
   renew() {
     const now = Date.now();

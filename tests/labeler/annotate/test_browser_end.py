@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import get_args
 
@@ -156,3 +157,23 @@ def test_a_first_visit_marks_the_guidelines_as_new(browser, small, who, width):
         wait_for_pair(page)
         page.wait_for_load_state("networkidle")
         expect(page.locator(".fresh")).to_be_hidden()
+
+
+def test_a_page_that_closes_leaves_its_pairs_to_others_and_a_reload_goes_on(browser, tmp_path):
+    with workspace(tmp_path, plain_pairs(20)) as db:
+        app = make_app(db)
+        ann, bob = add_person(db, "Ann"), add_person(db, "Bob")
+        with serving(app) as server, desk_page(browser, (db, app), server, ann) as page:
+            page.wait_for_load_state("networkidle")
+            held = 20 - len(queue.lease(db, bob.id, 16).pairs)
+            assert held == 10  # half, while nobody else was there
+            before = shown(page)
+            page.reload()
+            wait_for_pair(page)
+            assert shown(page) == before
+            page.goto("about:blank")
+            # The page is gone, and so is its request for the browser's tools: the database says.
+            deadline = time.monotonic() + 60
+            while len(queue.lease(db, bob.id, 16).pairs) < 16:  # Ann keeps four
+                assert time.monotonic() < deadline
+                page.wait_for_timeout(50)

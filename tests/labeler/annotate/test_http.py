@@ -16,7 +16,7 @@ from starlette.testclient import TestClient
 from labeler.annotate.routes import NOT_STORED
 from labeler.annotate.session import NEEDS_STRENGTH
 from storage.engine import lookup
-from storage.labeling import judgments
+from storage.labeling import judgments, queue
 from storage.records import Judgment
 from storage.tables import settings
 from tests.helpers.desk_world import (
@@ -345,6 +345,23 @@ def test_next_bounds_and_holding(client):
     assert not {pair["id"] for pair in more["pairs"]} & set(held)
 
 
+def test_released_pairs_go_to_others_and_their_judgment_is_still_taken(client, world):
+    db, app = world
+    ids = [pair["id"] for pair in take(client, 6)]
+    released = client.post("/label/api/release", json={"comparisons": [*ids[4:], "c-none"]})
+    assert released.json() == {"released": 2}
+    other = TestClient(app, headers=bearer(db, add_person(db, f"other {uuid.uuid4()}")))
+    others: list[str] = []
+    for _ in range(6):
+        asked = {"n": queue.AT_ONCE, "holding": ",".join(others)}
+        answer = other.get("/label/api/next", params=asked).json()
+        others += [pair["id"] for pair in answer["pairs"]]
+    assert set(others) & set(ids) == set(ids[4:])
+    assert client.post("/label/api/judgments", json=body({"id": ids[4]})).status_code == 200
+    for bad in ({}, {"comparisons": ["x" * 201]}, {"comparisons": ["c"] * 65}):
+        assert client.post("/label/api/release", json=bad).status_code == 422
+
+
 def test_progress_names_the_person(client):
     answer = client.get("/label/api/progress").json()
 
@@ -424,8 +441,8 @@ def test_an_idle_page_does_not_spin(world):
     mounted = [getattr(route, "app", None) for route in world[1].routes]
     queues = [app.blocks._queue for app in mounted if hasattr(app, "blocks")]
     assert len(queues) == 2
-    for queue in queues:
-        assert 1 / queue.sleep_when_free + 1 / queue.progress_update_sleep_when_free <= 30
+    for waiting in queues:
+        assert 1 / waiting.sleep_when_free + 1 / waiting.progress_update_sleep_when_free <= 30
     # Names that Gradio no longer knew would be set and never read.
     source = inspect.getsource(Queue)
     for name in ("sleep_when_free", "progress_update_sleep_when_free"):

@@ -40,7 +40,7 @@ LABEL: dict[str, frozenset[str]] = {
     "/label/worker.js": READ,
     "/label/api/judgments": ACT | {"GET"}, "/label/api/judgments/0": frozenset({"GET"}),
     **dict.fromkeys(("/label/api/skip", "/label/api/flag"), ACT),
-    "/label/api/undo": ACT,
+    **dict.fromkeys(("/label/api/undo", "/label/api/release"), ACT),
     "/label/password": READ | ACT,
 }  # fmt: skip
 PAGE = (

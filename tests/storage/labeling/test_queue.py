@@ -143,8 +143,24 @@ def test_a_page_learns_which_of_its_pairs_are_gone(db):
         "no such pair",
     ]
     clock.advance(minutes=31)
-    again = queue.lease(db, "ann", 1, holding=[kept])  # it may be with others now
-    assert again.gone == [kept]
+    assert queue.lease(db, "ann", 1, holding=[kept]).gone == []  # nobody else has it: hers again
+    clock.advance(minutes=31)
+    assert all(kept in lease(db, who, 6) for who in ("dan", "eve"))
+    assert queue.lease(db, "ann", 1, holding=[kept]).gone == [kept]
+
+
+def test_released_pairs_are_for_others_or_for_a_reload(db):
+    fill(db, 6)
+    held = lease(db, "ann", 6)
+    assert lease(db, "bob", 6) == []
+    assert queue.release(db, "ann", [*held[2:], "no such pair"]) == 4
+    assert queue.release(db, "bob", held) == 0
+    assert lease(db, "bob", 1) == held[2:3]
+    again = queue.lease(db, "ann", 1, holding=held)
+    assert (again.pairs, again.gone) == ([], held[2:3])
+    assert lease(db, "bob", 6, holding=held[2:3]) == []
+    judge(db, held[2], "ann")  # a judgment of a released pair counts, however late
+    judge(db, held[2], "bob")
 
 
 def share(db: Database, who: str, *, holding: list[str]) -> int:
