@@ -16,7 +16,7 @@ from labeler.html import formulas
 _HERE = Path(__file__).parent
 _SCRIPTS = (
     "outbox.js", "offline.js", "pair-buffer.js", "tabs.js", "view.js", "code.js", "conversation.js",
-    "sides.js", "ring.js", "draft.js", "keys.js", "drawer.js", "counts.js", "desk.js", "start.js",
+    "sides.js", "differences.js", "ring.js", "draft.js", "keys.js", "drawer.js", "counts.js", "desk.js", "start.js",
 )  # fmt: skip
 _STYLES = (
     "page.css", "ring.css", "layout.css", "text.css", "verdict.css", "dialogs.css", "drawer.css",

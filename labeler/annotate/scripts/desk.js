@@ -15,7 +15,7 @@ class Desk {
     this.judging = false; // whether a pair was shown since the page last said that none is left
     this.known = new WeakSet(); // pairs that were on the screen before
     this.fresh = false; // whether the pair is on the screen for the first time
-    this.plain = false;
+    this.texts = { plain: false, differences: false }; // how the responses are shown
     this.everSaved = false;
     this.restored = new Set(); // revisions that restored an earlier judgment, made by an undo
     this.stopwatch = new Stopwatch();
@@ -91,7 +91,7 @@ class Desk {
       // After a reload, the page goes on with the pair from before.
       if (!pair.revises) remember(`shown.${this.person.id}`, pair.id);
       this.showForm(); // with a new pair: buttons must not change under a finger
-      showPair(pair, this.plain);
+      showPair(pair, this.texts);
       showRevision(pair.revises);
       showState("judging");
       window.scrollTo(0, 0);
@@ -334,10 +334,12 @@ class Desk {
     remember("details", String(!panel.hidden));
   }
 
-  togglePlain() {
-    this.plain = !this.plain;
-    $("[data-do=plain]").setAttribute("aria-pressed", String(this.plain));
-    if (this.shown) showPair(this.shown, this.plain);
+  // `what` is plain or differences.
+  toggleTexts(what) {
+    this.texts[what] = !this.texts[what];
+    $(`[data-do=${what}]`).setAttribute("aria-pressed", String(this.texts[what]));
+    if (this.shown) showPair(this.shown, this.texts);
+    if (what === "differences") announce($(".differing").textContent || "Differences are not marked.");
   }
 
   toggleGuidelines() {
@@ -424,7 +426,8 @@ class Desk {
       shortcuts: () => this.toggleShortcuts(),
       flag: () => this.flag(),
       details: () => this.toggleDetails(),
-      plain: () => this.togglePlain(),
+      plain: () => this.toggleTexts("plain"),
+      differences: () => this.toggleTexts("differences"),
       guidelines: () => this.toggleGuidelines(),
       figures: () => this.showFigures(),
       help: () => $(".help").showModal(),
@@ -458,7 +461,7 @@ class Desk {
     this.toggleDetails(recall("details") === "true");
   }
 
-  wireKeys({ undo, skip, flag, details, plain, judgments, guidelines, help }) {
+  wireKeys({ undo, skip, flag, details, plain, differences, judgments, guidelines, help }) {
     for (const side of ["a", "b"]) {
       for (const [by, word] of Object.entries(STRENGTHS)) {
         keys.bind({ [`${side}-${word}`]: () => this.judge(side, Number(by)) });
@@ -476,7 +479,7 @@ class Desk {
       comment: () => this.openComment(),
       jump: jumpToResponses,
       switch: () => sides.toggle(),
-      ...{ undo, skip, flag, details, plain, judgments, guidelines, help },
+      ...{ undo, skip, flag, details, plain, differences, judgments, guidelines, help },
     });
     const own = `shortcuts.${this.person.id}`;
     keys.restore(recall(own), (text) => remember(own, text));

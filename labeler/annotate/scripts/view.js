@@ -39,13 +39,15 @@ function fillText(node, shown, plain) {
   else node.innerHTML = shown.html;
 }
 
-function showPair(pair, plain) {
+function showPair(pair, { plain, differences }) {
   $(".pair").hidden = false; // heights are measured
   showConversation(pair, plain);
   const [a, b] = [$(".response.a .text"), $(".response.b .text")];
   fillText(a, pair.a, plain);
   fillText(b, pair.b, plain);
   const notice = typesetAll(a, b) ? pair.notice : MATH_NOTICE;
+  $(".differing").textContent = differences ? markDifferences(a, b) : "";
+  $(".differing").hidden = !differences;
   addCodeBars(a);
   addCodeBars(b);
   $(".notice").textContent = notice;

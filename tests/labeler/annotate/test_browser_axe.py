@@ -46,7 +46,13 @@ def violations(page: Page) -> list[tuple[str, str]]:
 def test_no_state_violates_a_rule(browser, world, server, width, scheme):
     person = add_person(world[0], f"{width} {scheme}")
     with desk_page(browser, world, server, person, width=width, scheme=scheme) as page:
-        keys = {"judging": None, "details": "d", "plain text": "r", "guidelines": "g"}
+        keys = {
+            "judging": None,
+            "details": "d",
+            "plain text": "r",
+            "differences": "w",
+            "guidelines": "g",
+        }
         for state, key in keys.items():
             if key:
                 page.keyboard.press(key)

@@ -12,7 +12,7 @@ from tests.helpers.desk_browser import desk_page
 def test_high_contrast_shows_what_is_pressed(browser, world, server, who):
     with desk_page(browser, world, server, who) as page:
         page.emulate_media(forced_colors="active")
-        page.keyboard.press("w")
+        page.keyboard.press("i")
         pressed, other = (page.locator(f"[data-strength='{n}']") for n in (2, 1))
         expect(pressed).to_have_attribute("aria-pressed", "true")
         colors = [

@@ -47,7 +47,7 @@ def reopen(page, pair):
 def judged(browser, world, server, who):
     """A page on its fourth pair, after A (clearly, with a reason), tie, and B; and those pairs."""
     with desk_page(browser, world, server, who) as page:
-        page.keyboard.press("w")
+        page.keyboard.press("i")
         page.keyboard.press("c")
         page.keyboard.type("well put")
         page.keyboard.press("Escape")
@@ -85,7 +85,7 @@ def test_the_list_has_ones_own_judgments_in_words_the_newest_first(judged):
 def test_a_revision_is_a_new_record_and_the_page_returns_to_its_pair(judged, world, who):
     page, seen = judged
     db, now = world[0], shown(page)
-    page.keyboard.press("e")  # about the pair on the screen
+    page.keyboard.press("o")  # about the pair on the screen
     reopen(page, seen[0])
     marked = page.locator(".choice.earlier")
     expect(marked).to_have_attribute("data-outcome", "a")
@@ -97,7 +97,7 @@ def test_a_revision_is_a_new_record_and_the_page_returns_to_its_pair(judged, wor
     expect(page.locator("[data-criterion=clear][data-side=b]")).to_have_attribute(
         "aria-pressed", "true"
     )
-    page.keyboard.press("q")
+    page.keyboard.press("u")
     page.keyboard.press("2")
     wait_for_shown(page, now)
     expect(page.locator("[data-strength='3']")).to_have_attribute("aria-pressed", "true")
@@ -159,7 +159,7 @@ def test_a_pair_that_was_only_looked_at_stays_as_it_was(judged, world, who, way)
     page.keyboard.press("s")
     expect(page.locator(".told")).to_contain_text("This pair is judged.")
     assert page.get_by_role("button", name="Skip").count() == 0
-    page.keyboard.press("q")
+    page.keyboard.press("u")
     if way == "button":
         page.locator(".revising button").click()
     else:

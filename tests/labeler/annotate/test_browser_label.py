@@ -60,7 +60,7 @@ def test_strength_criteria_and_comment_go_along(browser, world, server, who):
     with desk_page(browser, world, server, who) as page:
         before = shown(page)
         version = page.locator(".guidelines[data-version]").get_attribute("data-version")
-        page.keyboard.press("w")
+        page.keyboard.press("i")
         page.keyboard.press("c")  # opens the details and puts the cursor into the comment
         page.keyboard.type("1 reason: better put")
         page.keyboard.press("Escape")
@@ -86,7 +86,7 @@ def test_a_choice_leaves_a_trace_and_is_announced(browser, world, server, who):
         trace, announcer = page.locator(".trace"), page.locator(".announcer")
         expect(trace).to_be_empty()
         before = shown(page)
-        page.keyboard.press("w")
+        page.keyboard.press("i")
         press(page, "1")
         expect(trace).to_have_text("A, clearly")
         expect(announcer).to_have_text("A is clearly better. New pair.")
@@ -135,7 +135,7 @@ def test_undo_brings_pair_and_draft_back_and_history_keeps_both(browser, world, 
     db, _ = world
     with desk_page(browser, world, server, who) as page:
         before = shown(page)
-        page.keyboard.press("q")
+        page.keyboard.press("u")
         page.keyboard.press("1")
         wait_for_other(page, before)
         page.keyboard.press("z")
@@ -251,7 +251,7 @@ def test_the_outbox_outlives_the_server_and_the_page(browser, world, who):
 def test_what_was_said_of_a_pair_outlives_a_reload(browser, world, server, who):
     with desk_page(browser, world, server, who) as page:
         before = shown(page)
-        page.keyboard.press("w")
+        page.keyboard.press("i")
         page.keyboard.press("c")
         page.keyboard.type("half a thought")
         page.locator("[data-criterion=clear][data-side=a]").click()
@@ -339,7 +339,7 @@ def test_a_phone_without_connection_shows_its_labels_and_its_buttons(browser, wo
 @pytest.mark.parametrize("width", [390, 320])
 def test_a_trace_leaves_a_phones_tools_in_one_row(browser, world, server, who, width):
     with desk_page(browser, world, server, who, width=width, height=844) as page:
-        page.keyboard.press("q")
+        page.keyboard.press("u")
         press(page, "2")
         expect(page.locator(".trace")).to_have_text("B, slightly")
         row = page.locator(".extras :is(.trace, .tool):visible")

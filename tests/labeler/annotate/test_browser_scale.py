@@ -107,7 +107,7 @@ def test_a_required_strength_is_asked_for_before_anything_is_sent(browser, world
         expect(told).to_have_text(sentence)
         expect(page.locator(".announcer")).to_have_text(sentence)
         assert shown(page) == before
-        page.keyboard.press("e")
+        page.keyboard.press("o")
         expect(told).to_be_empty()
         page.keyboard.press("1")
         wait_for_other(page, before)
@@ -119,7 +119,7 @@ def test_a_required_strength_is_asked_for_before_anything_is_sent(browser, world
 def test_a_tie_says_that_it_has_no_strength_and_undo_keeps_it(browser, world, server, who):
     with desk_page(browser, world, server, who) as page:
         before = shown(page)
-        page.keyboard.press("e")
+        page.keyboard.press("o")
         page.keyboard.press("0")
         wait_for_other(page, before)
         expect(page.locator(".trace")).to_have_text("Tie, no strength")
@@ -142,7 +142,7 @@ def test_the_keys_of_two_steps_go_from_left_to_right_in_each_row(browser, world,
         read = sorted(choices, key=lambda n: (n.bounding_box()["y"], n.bounding_box()["x"]))
         keys = [each.locator("kbd").inner_text() for each in read]
         assert keys == ["1", "2", "9", "0"]  # as on the keyboard
-        assert page.locator("[data-strength] kbd").all_inner_texts() == ["Q", "W", "E"]
+        assert page.locator("[data-strength] kbd").all_inner_texts() == ["U", "I", "O"]
 
 
 def test_another_form_comes_with_the_next_pair(browser, world, server, who):

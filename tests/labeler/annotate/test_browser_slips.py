@@ -169,7 +169,7 @@ def test_drafts_stay_with_their_pairs_through_reload_and_undo(browser, world, se
     with desk_page(browser, world, server, who) as page:
         judged = press(page, "1", "1")[1]
         current = shown(page)
-        page.keyboard.press("w")
+        page.keyboard.press("i")
         write(page, "half a thought")
         status(page, "saved")
         page.reload()

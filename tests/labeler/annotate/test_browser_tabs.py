@@ -47,7 +47,7 @@ def take_over(page):
 
 def test_a_second_tab_says_so_and_takes_over_with_pair_and_draft(tab, world, server, who):
     current = shown(tab)
-    tab.keyboard.press("w")
+    tab.keyboard.press("i")
     tab.keyboard.press("c")
     tab.keyboard.type("half a thought")
     second = open_another(tab, server)
