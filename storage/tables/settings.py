@@ -88,10 +88,29 @@ def judgment_form(db: Database) -> JudgmentForm:
     return _forms(get(db, _FORM, {}))[1]
 
 
-def known_judgment_form(reader: Reader) -> JudgmentForm:
+class _FormInUse:
+    """The form in use, cached: a query per judgment would write each judgment by itself."""
+
+    def __init__(self) -> None:
+        self.form: JudgmentForm | None = None
+
+    def apply(self, record: object) -> None:
+        """Read the form again after a change."""
+        if isinstance(record, StoredSetting) and record.key == _FORM:
+            self.form = None
+
+    def forget(self) -> None:
+        """Read the form again after a rollback."""
+        self.form = None
+
+
+def known_judgment_form(tx: Transaction) -> JudgmentForm:
     """The same, as a transaction sees it."""
-    rows = reader.rows(_GET, key=_FORM)
-    return _forms(json.loads(rows[0]["value"]) if rows else {})[1]
+    cache = tx.observer(_FormInUse)
+    if cache.form is None:
+        rows = tx.rows(_GET, key=_FORM)
+        cache.form = _forms(json.loads(rows[0]["value"]) if rows else {})[1]
+    return cache.form
 
 
 def configure_judgment_form(db: Database, form: JudgmentForm) -> None:

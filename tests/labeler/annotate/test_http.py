@@ -358,6 +358,8 @@ def test_released_pairs_go_to_others_and_their_judgment_is_still_taken(client, w
         others += [pair["id"] for pair in answer["pairs"]]
     assert set(others) & set(ids) == set(ids[4:])
     assert client.post("/label/api/judgments", json=body({"id": ids[4]})).status_code == 200
+    given_back = other.post("/label/api/release", json={"comparisons": others})
+    assert given_back.json() == {"released": len(others)}
     for bad in ({}, {"comparisons": ["x" * 201]}, {"comparisons": ["c"] * 65}):
         assert client.post("/label/api/release", json=bad).status_code == 422
 

@@ -12,6 +12,7 @@ import pytest
 
 from labeler.annotate import page as label_page
 from labeler.annotate.session import MAX_RESPONSE_LENGTH, LabelSession
+from storage.engine.transaction import Tables
 from storage.errors import Conflict, NotFound, NotLeased
 from storage.labeling import judgments
 from storage.records import CRITERIA, STRENGTHS, Iteration, Message, Scale, ScreenOutcome
@@ -287,3 +288,23 @@ def test_the_page_offers_the_outcomes_criteria_and_strengths_that_are_stored():
     assert {int(number): word for number, word in buttons} == STRENGTHS
     [words] = re.findall(r"^const STRENGTHS = {(.*)};$", view, re.MULTILINE)
     assert {int(n): word for n, word in re.findall(r'(\d): "(\w+)"', words)} == STRENGTHS
+
+
+def test_judgments_of_one_group_are_written_together(db, session, ben, monkeypatch):
+    """A query per judgment would write each by itself, which takes much longer."""
+    ids = [pair.id for pair in session.lease(ben, 4).pairs]
+    operations = [
+        session.judgment_operation(ben, **answer(id, strength=None), guidelines="v1") for id in ids
+    ]
+    db.write(operations[0])  # fills the caches
+    written: list[str] = []
+    apply = Tables.apply
+
+    def noted(tables, kind, *given, **more):
+        written.append(kind.name)
+        apply(tables, kind, *given, **more)
+
+    monkeypatch.setattr(Tables, "apply", noted)
+    db.write(lambda tx: [operation(tx) for operation in operations[1:]])
+    assert written == ["judgment"]
+    assert len(stored(db)) == 4
