@@ -177,7 +177,7 @@ def restore_command(
             err=True,
         )
     if not (workspace / SETTINGS).exists():
-        typer.echo(f"{SETTINGS} was not in the backup; `init --model` makes one", err=True)
+        typer.echo(f"{SETTINGS} was not in the backup; `init --model` creates one", err=True)
 
 
 users = typer.Typer(help="Manage accounts of annotators and researchers.", no_args_is_help=True)
@@ -217,7 +217,7 @@ def disable(name: str, workspace: Workspace = DEFAULT, as_json: AsJson = False) 
 
 @users.command("enable")
 def enable(name: str, workspace: Workspace = DEFAULT, as_json: AsJson = False) -> None:
-    """Enable a disabled account; `users add` makes a new invite link for it."""
+    """Enable a disabled account; `users add` prints a new invite link for it."""
     with connect(workspace) as target:
         show(target.call("users.enable", name=name), as_json)
 

@@ -75,7 +75,7 @@ def compare_command(
     sets: Sets = [],  # noqa: B006
     as_json: AsJson = False,
 ) -> None:
-    """Repeat the newest PPO run with each method, and compare gold score, reward and KL."""
+    """Run each method on the inputs of the newest PPO run, and compare gold score, reward and KL."""
     place, kl = workspace.resolve(), nats("--kl", kl)
     curves = compare.compare(
         place,

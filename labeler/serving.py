@@ -56,8 +56,8 @@ BACKLOG = 256
 GRACE = 3
 """Seconds that open requests have when the server stops."""
 
-_CROWDED = "All connections are taken"
-_ONE_ADDRESS = "One address has all the connections it may have"
+_CROWDED = "The limit of connections is reached"
+_ONE_ADDRESS = "One address has reached its limit of connections"
 _DEFECT = "Exception in ASGI application"
 _THROTTLED = (
     "socket.accept() out of system resource",
@@ -250,7 +250,7 @@ class TimedProtocol(H11Protocol):
         self._set_timeout(h11.IDLE)
         self._update_waiting()
         if not self._count_address():
-            self.logger.warning(f"{_ONE_ADDRESS} ({self.most_each}); its next ones are closed")
+            self.logger.warning(f"{_ONE_ADDRESS} ({self.most_each}); further ones are closed")
             self.give_up()
         elif len(self.connections) > self.most:
             self.logger.warning(f"{_CROWDED} ({self.most}); idle ones are closed")

@@ -273,7 +273,10 @@ def no_labels(counted: dict[str, dict[str, int]]) -> str:
     if not others:
         return "There are no labels yet."
     found = " and ".join(f"{n} by annotators of kind {kind}" for kind, n in others.items())
-    return f"There are no labels to learn from but {found}: name the kind in reward.learn_from."
+    return (
+        f"There are no labels to learn from except {found}: to use them, name the kind in "
+        "reward.learn_from."
+    )
 
 
 def labels_by_arm(db: Database) -> dict[int, dict[str, int]]:

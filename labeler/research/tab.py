@@ -83,7 +83,9 @@ class Answer:
     refusal: str = ""
 
 
-def attempt(action: Callable[[], str | Markup], refused: str = "This was refused.") -> Answer:
+def attempt(
+    action: Callable[[], str | Markup], refused: str = "The request was refused."
+) -> Answer:
     """Run the action of a button.
 
     `action` returns the sentence or HTML to show, or "" if the rest of the page shows the result.

@@ -33,7 +33,7 @@ METRICS: dict[str, str] = {
     "evaluate/<policy>/audit_reward": "Mean reward of the same responses by the audit model, which "
     "learned from other judgments and which PPO does not use. If this does not rise with the "
     "reward, PPO over-optimizes the reward model.",
-    "evaluate/<policy>/length": "Mean response length, tokens, end-of-text included.",
+    "evaluate/<policy>/length": "Mean response length, tokens, including end-of-text.",
     "evaluate/<policy>/distinct": "Share of distinct token bigrams among all token bigrams of the responses.",
     "evaluate/<policy>/unique": "Share of distinct texts among all responses.",
     "evaluate/win_rate": "Share of held-out responses with a higher reward than the reference's "

@@ -64,7 +64,8 @@ class RewardConfig(Section):
     ensemble: Literal["auto", "networks", "heads"] = setting(
         "auto",
         "What the members are: separate networks (better, but each is trained and run separately), "
-        "or heads on one trunk (no extra cost). auto selects networks up to 100 million parameters.",
+        "or heads on one trunk (no extra cost). auto selects networks for models of up to 100 "
+        "million parameters.",
     )
     epochs: float = setting(
         1.0,

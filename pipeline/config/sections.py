@@ -118,7 +118,10 @@ class SamplingConfig(Section):
         above=0,
     )
     top_p: float = setting(
-        0.9, "Nucleus (top-p) threshold for annotators' samples; 1 keeps all.", above=0, high=1
+        0.9,
+        "Nucleus (top-p) threshold for annotators' samples; 1 keeps all tokens.",
+        above=0,
+        high=1,
     )
     max_new_tokens: int = setting(256, "Maximum tokens per completion.", low=1)
     reference_share: float = setting(

@@ -131,14 +131,14 @@ def locked_reason(name: str, due: Stage | None) -> str | None:
         )
     if due != "sft" and any(kind in _REFERENCE_SETTINGS for kind in kinds):
         return (
-            f"{name} is read when the SFT reference is made, once per workspace; set it in "
+            f"{name} is read when the SFT reference is created, once per workspace; set it in "
             "config.toml of a new workspace"
         )
     of_the_reward_model = any(kind in _REWARD_MODEL_SETTINGS for kind in kinds)
     if due in ("policy", "evaluate") and of_the_reward_model:
         return (
-            f"{name} is read when the reward model is trained, and this iteration's is already "
-            "trained; set it when the next iteration is trained"
+            f"{name} is read when the reward model is trained, and this iteration's reward "
+            "model is already trained; set it when the next iteration is trained"
         )
     if of_the_reward_model or _unsampled(due):
         return None

@@ -39,7 +39,7 @@ def require_reference(db: Database) -> ModelVersion:
     """The SFT reference; RuntimeError if there is none yet."""
     reference = models.newest(db, "sft")
     if reference is None:
-        raise RuntimeError("no SFT reference is registered; sampling makes one first")
+        raise RuntimeError("no SFT reference is registered; sampling creates one first")
     return reference
 
 

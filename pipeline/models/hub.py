@@ -184,7 +184,7 @@ def explain(name: str, error: BaseException) -> str:
         kind = type(error).__name__
         return (
             f"the model {name} cannot be loaded, because its files are inconsistent "
-            f"({kind}: {_first_line(error)}): get the model again"
+            f"({kind}: {_first_line(error)}): download the model again"
         )
     return f"the model {name} cannot be loaded: {_first_line(error)}"
 

@@ -285,7 +285,7 @@ class PPOConfig(Section):
     vllm_memory: float = setting(
         0.3, "Share of the GPU's memory that vLLM uses while it samples.", above=0, high=1
     )
-    max_new_tokens: int = setting(64, "Maximum tokens per response, end-of-text included.", low=1)
+    max_new_tokens: int = setting(64, "Maximum tokens per response, including end-of-text.", low=1)
     min_new_tokens: int = setting(
         0, "Minimum tokens per response; end-of-text is not sampled earlier.", low=0
     )

@@ -50,7 +50,7 @@ METRICS: dict[str, str] = {
     "optim/critic_lr": "Learning rate of the separate critic, or of the value head, in the update.",
     "optim/steps": "Optimizer steps taken; fewer than planned after a target-KL stop.",
     "optim/epochs": "Passes over the responses, including one that was ended early.",
-    "completion/length_mean": "Mean response length, tokens, end-of-text included.",
+    "completion/length_mean": "Mean response length, tokens, including end-of-text.",
     "completion/length_std": "Standard deviation of response lengths, tokens.",
     "completion/eos_rate": "Share of responses that ended with end-of-text.",
     "completion/unique": "Share of distinct responses, as token sequences.",
@@ -338,7 +338,7 @@ _RULES = (
         healthy=lambda now, _: now <= 0.1,
         seen="{now:.0%} of the sampled tokens decode to nothing.",
         why="The reward sees only the text, so it cannot distinguish responses with and without such "
-        "tokens. They still count towards length and KL.",
+        "tokens. They still count toward length and KL.",
         remedy="Read the samples. Start from an SFT model that does not sample special tokens, and "
         "add tokens that end a response to the end-of-text ids of the tokenizer or the model.",
     ),

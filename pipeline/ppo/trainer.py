@@ -406,7 +406,7 @@ class PPOTrainer:
         remedy = "lower ppo.lr or ppo.epochs before trying again"
         found = list_checkpoints(self.directory)
         if not found:
-            return TrainingDiverged(f"{where}; no checkpoint was written yet; {remedy}")
+            return TrainingDiverged(f"{where}; no checkpoint has been written yet; {remedy}")
         try:
             newest, state, _ = load_newest(found)
         except NoReadableCheckpoint as unreadable:

@@ -354,7 +354,7 @@ def _check_free_space(workspace: Path, job: Job, *, freed: int = 0) -> None:
     if free < needed:
         raise ValueError(
             f"the {job.stage} stage needs about {needed / 1e9:.1f} GB of free disk space for "
-            f"{workspace}, and {free / 1e9:.1f} GB are left; free some and retry"
+            f"{workspace}, and {free / 1e9:.1f} GB are left; free some space and retry"
         )
 
 

@@ -55,7 +55,8 @@ def resolve_fallbacks(plan: Sequence[PlanRow], job: Job, report: Report) -> list
         kind, why = (
             "warning",
             f"{arm} compares the members of a reward model, and {job.names.get('reward')} has "
-            "one: train one with several, or set sampling.selection to random or uncertainty",
+            "only one: train a reward model with several, or set sampling.selection to random "
+            "or uncertainty",
         )
     else:
         kind, why = "info", "there is no reward model yet"

@@ -81,7 +81,7 @@ def run(job: Job, report: Report, directory: RunDirectory) -> SamplingSummary:
         again = mark_duplicates(drafts, chat, config.near_duplicate)
         if not again:
             break
-        report.log(f"{len(again)} pairs are near-duplicates; sampling their second side again")
+        report.log(f"{len(again)} pairs are near-duplicates; sampling their second responses again")
         session.sample(again, [draft.sides[1] for draft in again])
     replaced = against_reference(mark_duplicates(drafts, chat, config.near_duplicate), job)
     if replaced:

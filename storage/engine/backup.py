@@ -98,7 +98,7 @@ def backup(db: Database, target: Path) -> Path:
     """
     target = Path(target).absolute()
     if target.exists():
-        raise ValueError(f"{target} exists already; name a new directory for the backup")
+        raise ValueError(f"{target} already exists; name a new directory for the backup")
     unfinished = target.with_name(f"{target.name}.unfinished-{stamp()}")
     with writing_to(target, "name another directory for the backup"):
         make_folder(unfinished)
@@ -193,7 +193,7 @@ def _require_intact(backup: Path) -> Manifest:
     manifest = _read_manifest(backup)
     for name in (DATABASE, JOURNAL, *manifest.files):
         if name not in (DATABASE, JOURNAL, SETTINGS):
-            raise StorageDamaged(f"{backup / _MANIFEST} names {name!r}, which is no backup file")
+            raise StorageDamaged(f"{backup / _MANIFEST} names {name!r}, which is not a backup file")
         if name not in manifest.files or not os.path.lexists(backup / name):
             raise StorageDamaged(f"{backup} is incomplete: {name} is missing; use another backup")
     for name, (size, digest) in manifest.files.items():

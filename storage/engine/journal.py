@@ -61,7 +61,7 @@ def decode(raw: bytes) -> tuple[str, Entry]:
     except (KeyError, TypeError, RecursionError):
         raise ValueError("it contains no record, although its checksum matches") from None
     if known is None:
-        raise ValueError(f"a record {kind!r} is unknown here; a newer Kitestring wrote it")
+        raise ValueError(f"the record kind {kind!r} is unknown; a newer Kitestring wrote it")
     if not isinstance(entry.get(known.key), str | int):
         raise ValueError(f"its {kind} has no {known.key}")
     return kind, known.upgrade(entry) if known.upgrade else entry

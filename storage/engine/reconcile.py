@@ -161,7 +161,7 @@ def _check_immutable(kind: Kind, stored: dict[Any, Entry], journaled: dict[Any, 
         if key in stored and not kind.same(stored[key], line.entry):
             raise StorageDamaged(
                 f"the {kind.name} {key!r} differs between the database and line {line.number} of "
-                "the journal, whose checksum is valid; `python launch.py rebuild` makes the "
+                "the journal, whose checksum is valid; `python launch.py rebuild` rebuilds the "
                 "database from the journal"
             )
 

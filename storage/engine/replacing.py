@@ -77,7 +77,7 @@ def refuse_pending_replacement(workspace: Path) -> None:
     if replacement_pending(workspace):
         what = _read(workspace).what
         raise ReplacementUnfinished(
-            f"{what} was interrupted, and {workspace} has old and new files: "
+            f"{what} was interrupted, and {workspace} contains old and new files: "
             f"`{_command(workspace)} --finish` completes it, `{_command(workspace)} --undo` puts "
             "the old files back"
         )
@@ -165,7 +165,7 @@ def _progress(workspace: Path, plan: Replacement) -> tuple[int, list[Path], list
             old, new = places[: len(plan.present)], places[len(plan.present) :]
             return done, _gone(old), _gone(new)
     raise StorageDamaged(
-        f"{plan.what} was interrupted, and files were moved since. {_manual_repair(workspace)}"
+        f"{plan.what} was interrupted, and files have been moved since. {_manual_repair(workspace)}"
     )
 
 

@@ -36,7 +36,7 @@ def make_workspace(workspace: Path, *, create: bool) -> None:
 def require_data(workspace: Path) -> None:
     """Raise NotFound if there is no workspace."""
     if not holds_data(workspace):
-        raise NotFound(f"{workspace} is not a workspace; make one with `python launch.py init`")
+        raise NotFound(f"{workspace} is not a workspace; create one with `python launch.py init`")
 
 
 def holds_data(workspace: Path) -> bool:

@@ -45,7 +45,7 @@ _COLUMNS = {
     "annotator_kind": "person, simulated or model",
     "strength": "1 slightly, 2 clearly, 3 much; empty if not given",
     "criteria": "outcomes for single criteria: a, b or tie",
-    "comment": "free text of the annotator",
+    "comment": "free text by the annotator",
     "guidelines": "the version of the guidelines on the annotator's page; empty if not known",
     "milliseconds": "time from the display of the pair to the answer",
     "shown_swapped": "whether the response stored first was shown on the right",

@@ -140,9 +140,7 @@ class Destination:
         if self.kind == "file" or not (card := self.card(path)).exists():
             return
         if MARK not in card.read_text(encoding="utf-8", errors="replace"):
-            raise ValueError(
-                f"{path} has a README.md that is not of an export; choose another path"
-            )
+            raise ValueError(f"{path} has a README.md that no export wrote; choose another path")
 
 
 def export(
@@ -295,7 +293,7 @@ class _Dataset:
             for start, why in reasons.items()
         }
         return [
-            f"{', '.join(counts)} left out, {why}; the raw format has all"
+            f"{', '.join(counts)} left out, {why}; the raw format contains all"
             for why, counts in found.items()
             if counts
         ]

@@ -334,7 +334,7 @@ def test_mistakes_end_in_one_sentence_and_status_1(
     command = [sys.executable, "launch.py", "status", *place]
     ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert (ended.returncode, ended.stderr) == (1, fails("status"))
-    assert "is not a workspace; make one with" in ended.stderr
+    assert "is not a workspace; create one with" in ended.stderr
     assert "needs a value" in fails("init", "--set", "ppo.lr")
     assert "no/such/model" in fails("init", "--model", "./no/such/model")
     for weights, said in (

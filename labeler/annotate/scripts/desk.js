@@ -104,7 +104,7 @@ class Desk {
 
   announcement({ revises }) {
     if (revises) return `An earlier pair: ${judgmentInWords(revises)}.`;
-    return this.fresh ? "New pair." : "The pair from before.";
+    return this.fresh ? "New pair." : "The previous pair.";
   }
 
   drafted() {
@@ -208,7 +208,7 @@ class Desk {
     const strength = by ?? (this.form.scale === "two-step" ? chosen : null);
     const prefers = outcome === "a" || outcome === "b";
     if (prefers && !strength && this.form.strength === "required") {
-      return this.tell("First choose how much better: slightly, clearly or much.");
+      return this.tell("First choose how much better the response is: slightly, clearly or much.");
     }
     const body = { outcome, milliseconds: this.stopwatch.read() };
     const earlier = this.buffer.current?.revises;
@@ -226,7 +226,7 @@ class Desk {
   }
 
   skip() {
-    if (this.shown?.revises) return this.tell("This pair is judged. Choose again, or keep the judgment (Esc).");
+    if (this.shown?.revises) return this.tell("You have already judged this pair. Choose again, or keep the judgment (Esc).");
     this.act("/label/api/skip", {}, "Skipped");
   }
 
@@ -278,7 +278,7 @@ class Desk {
   reopen({ judgment, pair }) {
     if (this.shown?.revises) this.leaveRevision();
     const unsent = this.outbox.acts.some(({ body }) => body.comparison === pair.id || body.replaces === judgment.id);
-    if (unsent) return "A change of this judgment is not saved yet. Try again when it is.";
+    if (unsent) return "A change to this judgment is not saved yet. Try again when it is saved.";
     if (this.buffer.pairs.some(({ id }) => id === pair.id)) return "This pair is already open.";
     const { strength, criteria, comment } = judgment;
     pair.revises = { ...judgment, draft: { strength, criteria, comment } };

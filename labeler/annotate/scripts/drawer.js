@@ -63,8 +63,8 @@ class Drawer {
   summary(search) {
     const kept = this.unsaved();
     const missing = kept ? ` ${kept} not saved yet and not listed.` : "";
-    if (this.list.childElementCount) return `The newest first.${missing}`;
-    return (search ? `No judgment of a text with “${search}”.` : "You have no judgments yet.") + missing;
+    if (this.list.childElementCount) return `Newest first.${missing}`;
+    return (search ? `No judged pair contains “${search}”.` : "You have no judgments yet.") + missing;
   }
 
   row({ id, outcome, strength, prompt, created_at: at }) {
@@ -114,7 +114,7 @@ function showRevision(judgment) {
   }
   if (!judgment) return;
   const { outcome, strength, created_at: at } = judgment;
-  $(".revising span").textContent = `You judged this pair (${momentInWords(at)}): ${judgmentInWords(judgment)}. Another choice replaces that.`;
+  $(".revising span").textContent = `You judged this pair (${momentInWords(at)}): ${judgmentInWords(judgment)}. A different choice replaces it.`;
   const chosen = $$(".choice").find(({ dataset }) => dataset.outcome === outcome && (!dataset.by || Number(dataset.by) === strength));
   chosen?.classList.add("earlier");
   chosen?.setAttribute("aria-description", "your earlier judgment");

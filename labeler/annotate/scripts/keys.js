@@ -183,10 +183,10 @@ class Keys {
     if (event.key === "Tab") return; // moves on; the blur ends the question
     event.preventDefault(); // Esc would close the list
     event.stopPropagation();
-    if (event.key === "Escape") return this.answer("The key stays as it was.");
+    if (event.key === "Escape") return this.answer("The key is unchanged.");
     const key = onLatinKeyboard(event) ?? event.key.toLowerCase();
     const holder = this.holder(key, this.waiting);
-    if ([...key].length !== 1 || key === " ") this.say("This key cannot be a shortcut. Press a letter, a digit or a sign.");
+    if ([...key].length !== 1 || key === " ") this.say("This key cannot be a shortcut. Press a letter, a digit or a symbol.");
     else if (holder) this.say(`“${key.toUpperCase()}” is the key for “${holder.label}”. Press another key.`);
     else this.choose(this.waiting, key);
   }
@@ -203,7 +203,7 @@ class Keys {
     this.own = {};
     this.store(JSON.stringify(this.own));
     this.settle();
-    this.answer("All keys have their defaults.");
+    this.answer("All keys are back to their defaults.");
   }
 
   // The list is made anew, so the focus returns to the button of the same action.

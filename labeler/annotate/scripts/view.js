@@ -19,7 +19,7 @@ const IDLE = {
   done: NEXT_ITERATION,
   nothing: ["Nothing to judge yet", "Pairs will appear here after the first sampling."],
   "somebody-else": ["Someone else has signed in", "Reload the page to continue with the account that is signed in now."],
-  elsewhere: ["The desk is open in another tab", "Your drafts and unsaved labels are kept."],
+  elsewhere: ["This page is open in another tab", "Your drafts and unsaved labels are kept."],
   unreachable: ["No connection", "Kitestring cannot be reached. This page keeps your labels and tries again."],
 };
 

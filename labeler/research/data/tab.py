@@ -134,7 +134,7 @@ class DataTab(Tab):
                 self.strength = gr.Dropdown(
                     list(STRENGTH_RULES),
                     label="Strength",
-                    info="Slightly, clearly or much; in one press always stated.",
+                    info="Slightly, clearly or much. One press always states it.",
                     elem_id="strength",
                 )
             with gr.Row(elem_classes="ks-buttons"):
@@ -190,7 +190,7 @@ class DataTab(Tab):
     def _save(self, text: str | None) -> str:
         def save() -> str:
             if text is None:  # the page's field always sends a text
-                raise ValueError("There was no text. Reload the page.")
+                raise ValueError("The page sent no text. Reload the page.")
             guidelines.save(self._db, text)
             return (
                 "Saved. Within about a minute, the annotators' pages show the new guidelines or mark "

@@ -108,7 +108,7 @@ class TrainForm:
             if s.name in suggestion:
                 field = {
                     "value": suggestion[s.name],
-                    "info": f"Suggested value; it was {as_text(s.value)}. {_help(s)}",
+                    "info": f"Suggested value (previously {as_text(s.value)}). {_help(s)}",
                     "elem_classes": ["ks-suggested"],
                 }
             changes[self._fields[s.name]] = gr.update(

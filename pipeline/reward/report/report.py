@@ -75,7 +75,8 @@ class RewardReports:
         with self._lock:
             if doing := self._running():
                 raise ValueError(
-                    f"A stage is running ({doing}), and both would be slow. Wait until it has finished."
+                    f"A stage is running ({doing}), and the learning curve would slow it down. "
+                    "Wait until the stage has finished."
                 )
             found = _find(self._made(), model)
             directory, job, fill = curve_job(self._workspace, found.model, found.directory)

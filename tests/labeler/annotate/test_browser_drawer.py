@@ -72,7 +72,7 @@ def test_the_list_has_ones_own_judgments_in_words_the_newest_first(judged):
     expect(rows.locator("q")).to_have_text(seen[1][0])
     page.locator(".drawer input").fill("nobody wrote this")
     expect(page.locator(".drawer [role=status]")).to_have_text(
-        "No judgment of a text with “nobody wrote this”."
+        "No judged pair contains “nobody wrote this”."
     )
     page.keyboard.press("Escape")  # clears the search
     expect(rows).to_have_count(3)
@@ -157,7 +157,7 @@ def test_a_pair_that_was_only_looked_at_stays_as_it_was(judged, world, who, way)
     now = shown(page)
     reopen(page, seen[1])
     page.keyboard.press("s")
-    expect(page.locator(".told")).to_contain_text("This pair is judged.")
+    expect(page.locator(".told")).to_contain_text("You have already judged this pair.")
     assert page.get_by_role("button", name="Skip").count() == 0
     page.keyboard.press("u")
     if way == "button":
@@ -256,9 +256,9 @@ def test_older_judgments_come_on_request(browser, world, server, who):
         page.route("**/label/api/judgments?*", in_pages)
         open_drawer(page)
         expect(rows).to_have_count(3)
-        page.get_by_role("button", name="Show older ones").click()
+        page.get_by_role("button", name="Show older judgments").click()
         expect(rows).to_have_count(5)
-        expect(page.get_by_role("button", name="Show older ones")).to_be_hidden()
+        expect(page.get_by_role("button", name="Show older judgments")).to_be_hidden()
         assert page.evaluate("document.activeElement.closest('li').previousElementSibling !== null")
         assert len(set(rows.locator("q").all_inner_texts())) == 5
 

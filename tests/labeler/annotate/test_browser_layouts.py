@@ -184,7 +184,7 @@ def test_a_key_that_is_taken_is_refused_and_defaults_come_back(fresh, world):
     page.keyboard.press("Enter")
     assert "cannot be a shortcut" in page.locator(".help .said").inner_text()
     page.keyboard.press("Escape")  # keeps the key, and the list stays open
-    assert page.locator(".help .said").inner_text() == "The key stays as it was."
+    assert page.locator(".help .said").inner_text() == "The key is unchanged."
     expect(page.locator("dialog.help")).to_be_visible()
     restore = page.get_by_role("button", name="Restore defaults")
     expect(restore).to_be_hidden()

@@ -103,7 +103,7 @@ def test_a_required_strength_is_asked_for_before_anything_is_sent(browser, world
         before, told = shown(page), page.locator(".told")
         page.keyboard.press("1")
         page.locator(".choice.b").click()
-        sentence = "First choose how much better: slightly, clearly or much."
+        sentence = "First choose how much better the response is: slightly, clearly or much."
         expect(told).to_have_text(sentence)
         expect(page.locator(".announcer")).to_have_text(sentence)
         assert shown(page) == before

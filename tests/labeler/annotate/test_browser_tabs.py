@@ -18,7 +18,7 @@ from tests.helpers.desk_browser import (
     wait_for_other,
 )
 
-ELSEWHERE = "The desk is open in another tab"
+ELSEWHERE = "This page is open in another tab"
 # As over plain http, except on localhost.
 NO_LOCKS = "Object.defineProperty(Navigator.prototype, 'locks', { value: undefined })"
 

@@ -129,7 +129,7 @@ def test_the_form_turns_to_the_stage_that_stopped_with_the_suggestion_filled_in(
     changes = tab._switch()
     weight, rate = changes[field(tab, "ppo.kl_weight")], changes[field(tab, "ppo.lr")]
     assert (weight["value"], weight["elem_classes"]) == ("0.1", ["ks-suggested"])
-    assert "was 0.05" in weight["info"]
+    assert "previously 0.05" in weight["info"]
     # The reason names it: that field has to change.
     assert (rate["value"], rate["elem_classes"], rate["visible"]) == ("5e-05", ["ks-wrong"], True)
     assert set(changes) <= set(tab.form.outputs)

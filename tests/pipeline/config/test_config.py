@@ -128,8 +128,8 @@ def test_what_training_reads_is_open_in_the_form_and_what_sampling_has_read_is_f
     ("name", "due", "says"),
     [
         ("sft.lr", "sft", None),
-        ("sft.lr", "sampling", "the SFT reference is made"),
-        ("model.name", None, "the SFT reference is made"),
+        ("sft.lr", "sampling", "the SFT reference is created"),
+        ("model.name", None, "the SFT reference is created"),
         ("sampling.top_p", "sft", None),
         ("sampling.top_p", "sampling", None),
         ("sampling.top_p", None, "pairs are sampled"),

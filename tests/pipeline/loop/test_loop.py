@@ -337,8 +337,8 @@ def test_judgments_by_models_are_learned_from_only_when_asked_for(
     current = iterations.get(db, 1)
     assert worker_files.labels_in(db, current) == 0
     assert loop.can_train() == (
-        "There are no labels to learn from but 3 by annotators of kind model: name the kind in "
-        "reward.learn_from."
+        "There are no labels to learn from except 3 by annotators of kind model: to use them, name "
+        "the kind in reward.learn_from."
     )
     assert label_everything(db) == 3  # what a model said uses nothing up
     assert loop.can_train() is None
@@ -357,7 +357,9 @@ def test_judgments_by_models_are_learned_from_only_when_asked_for(
     roles = pd.read_parquet(tmp_path / "model" / "judgments.parquet", columns=["prompt_role"])
     assert roles["prompt_role"].tolist() == ["train"] * 3
     assert given(("person", "model"))[0] == 6
-    with pytest.raises(ValueError, match="There are no labels to learn from but 3 by annotators"):
+    with pytest.raises(
+        ValueError, match="There are no labels to learn from except 3 by annotators"
+    ):
         given(("simulated",))
 
     loop.train({"reward.learn_from": '["person", "model"]'})

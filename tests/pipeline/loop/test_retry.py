@@ -87,7 +87,7 @@ def test_a_stage_that_failed_for_lack_of_disk_has_its_inputs_when_it_is_retried(
     monkeypatch.setattr(jobs, "FREE_BYTES_NEEDED", 10**18)
     loop.advance()
     failed = loop.stopped()
-    assert "GB are left; free some and retry" in (failed.reason or "")
+    assert "GB are left; free some space and retry" in (failed.reason or "")
     assert not any(directory(world, failed).inputs.iterdir())
     monkeypatch.setattr(jobs, "FREE_BYTES_NEEDED", 0)
     loop.retry(failed.id)
@@ -115,7 +115,7 @@ def test_sampling_that_is_retried_asks_for_the_labels_its_settings_want(
 ):
     in_phase(world, "sampling", policy_sampled="policy-1", labels_wanted=40)
     failed = stop(loop)
-    with pytest.raises(ValueError, match=r"model\.name is read when the SFT reference is made"):
+    with pytest.raises(ValueError, match=r"model\.name is read when the SFT reference is created"):
         loop.retry(failed.id, {"model.name": "demo"})
     loop.retry(failed.id, {"labeling.labels": "11", "labeling.overlap": "0"})
     assert iterations.get(world, 2).labels_wanted == 11

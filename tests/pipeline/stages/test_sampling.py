@@ -210,7 +210,7 @@ def test_a_second_chance_saves_a_pair(models: dict[str, str], tmp_path: Path):
     # the first time and few of them three times.
     job = make_job("sampling", models, sampling__near_duplicate=0.2)
     directory, summary = sample(job, tmp_path / "run", plan({"random": 40}))
-    assert "sampling their second side again" in directory.log.read_text()
+    assert "sampling their second responses again" in directory.log.read_text()
     assert summary.comparisons > 0
     assert summary.comparisons + summary.near_duplicates == 40
     assert len(rows_of(directory.outputs / "comparisons.parquet")) == summary.comparisons

@@ -228,7 +228,7 @@ def test_neither_backup_nor_verify_opens_the_database_file_or_drops_its_lock(db,
 def test_a_backup_never_overwrites_and_leaves_nothing_half_made(db, tmp_path, monkeypatch):
     fill(db)
     made = backup(db, tmp_path / "copy")
-    with pytest.raises(ValueError, match="exists already"):
+    with pytest.raises(ValueError, match="already exists"):
         backup(db, made)
     monkeypatch.setattr("storage.engine.backup.copy_file", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):

@@ -325,7 +325,7 @@ def test_places_and_options_are_checked(db: Database, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="--history needs --format raw"):
         export(db, format="trl", out=tmp_path / "x.csv", history=True)
     (tmp_path / "README.md").write_text("my notes")
-    with pytest.raises(ValueError, match=r"README\.md that is not of an export"):
+    with pytest.raises(ValueError, match=r"README\.md that no export wrote"):
         export(db, format="trl", out=tmp_path)
     assert (tmp_path / "README.md").read_text() == "my notes"
 

@@ -89,7 +89,7 @@ def test_trl_formats_leave_out_prompts_kept_apart_and_raw_names_them(
         assert report.left_out == {"on held-out prompts": 1, "on audit prompts": 1}
         assert report.notes == [
             "1 on audit prompts, 1 on held-out prompts left out, which are not trained on; "
-            "the raw format has all"
+            "the raw format contains all"
         ]
         written = (tmp_path / "out.jsonl").read_text()
         assert "asked" in written
