@@ -25,11 +25,24 @@ from pydantic import (
 )
 from starlette.exceptions import HTTPException as StarletteHTTPException
 
-from labeler.annotate.session import LabelSession
+from labeler.annotate.openapi import (
+    REFUSALS,
+    GuidelinesResponse,
+    JudgmentsResponse,
+    NextResponse,
+    ProgressResponse,
+    ReleasedResponse,
+    SavedResponse,
+    UndoneResponse,
+    described,
+    document,
+)
+from labeler.annotate.session import GivenJudgment, LabelSession
 from labeler.security.auth import Identity
 from storage.engine.database import Database
 from storage.errors import Conflict, NotFound, NotLeased, StorageUnavailable
 from storage.labeling import judgments, queue
+from storage.labeling.own_figures import OwnFigures
 from storage.records import MAX_VIEW_MS, Annotator, Criterion, ScreenOutcome
 
 _LOG = logging.getLogger(__name__)
@@ -134,14 +147,15 @@ ActId = Annotated[str, Field(min_length=1, max_length=100), AfterValidator(_with
 
 def label_routes(db: Database) -> APIRouter:
     """The routes under ``/label/api``.  FastAPI runs the plain functions in threads."""
-    routes, session = APIRouter(prefix="/label/api"), LabelSession(db)
+    routes, session = APIRouter(prefix="/label/api", responses=REFUSALS), LabelSession(db)
 
-    @routes.get("/next")
+    @routes.get("/next", **described(NextResponse))
     def next_pairs(
         annotator: CurrentAnnotator,
         n: int = 4,
         holding: Annotated[list[str] | None, Query()] = None,
     ) -> JSONResponse:
+        """Lease pairs to judge."""
         held = [id for part in holding or [] for id in part.split(",") if id]
         found = session.lease(annotator, n, held)
         none = {"waiting_for": None, "with_others": None}
@@ -153,35 +167,41 @@ def label_routes(db: Database) -> APIRouter:
         # Encoded here, in the thread: FastAPI would copy every text again in the event loop.
         return JSONResponse(asdict(found) | none)
 
-    @routes.post("/judgments")
+    @routes.post("/judgments", **described(SavedResponse))
     async def judge(body: JudgmentBody, annotator: CurrentAnnotator) -> JSONResponse:
+        """Store a judgment, or revise one."""
         # Answers only after the commit, because "Saved" on the screen must be true.  It does not
         # block a thread, because a group of writes may be larger than the number of threads.
         operation = session.judgment_operation(annotator, **body.fields())
         stored = await asyncio.wrap_future(db.submit(operation))
         return JSONResponse({"id": stored.id, "saved": True})
 
-    @routes.post("/skip")
+    @routes.post("/skip", **described(SavedResponse))
     def skip(body: SkipBody, annotator: CurrentAnnotator) -> dict[str, Any]:
+        """Leave a pair to others."""
         stored = judgments.skip(db, annotator=annotator.id, **body.fields())
         return {"id": stored.id, "saved": True}
 
-    @routes.post("/flag")
+    @routes.post("/flag", **described(SavedResponse))
     def flag(body: FlagBody, annotator: CurrentAnnotator) -> dict[str, Any]:
+        """Take a pair out of all queues until a researcher clears the flag."""
         stored = judgments.flag(db, annotator=annotator.id, **body.fields())
         return {"id": stored.id, "saved": True}
 
-    @routes.post("/release")
+    @routes.post("/release", **described(ReleasedResponse))
     def release(body: ReleaseBody, annotator: CurrentAnnotator) -> dict[str, Any]:
+        """Give pairs back for others."""
         return {"released": queue.release(db, annotator.id, body.comparisons)}
 
-    @routes.post("/undo")
+    @routes.post("/undo", **described(UndoneResponse))
     def undo(body: UndoBody, annotator: CurrentAnnotator) -> dict[str, Any]:
+        """Take back the latest act, or the one in `replaces`."""
         undone = session.undo(annotator, **body.fields())
         return {"id": str(body.id), "saved": True, "undone": asdict(undone)}
 
-    @routes.get("/progress")
+    @routes.get("/progress", **described(ProgressResponse))
     def progress(annotator: CurrentAnnotator, offset: Offset = 0) -> dict[str, Any]:
+        """The annotator's progress and the form in which preferences are stated."""
         person = {
             "id": annotator.id,
             "name": annotator.name,
@@ -190,24 +210,32 @@ def label_routes(db: Database) -> APIRouter:
         }
         return {"annotator": person, **session.progress(annotator, offset=offset)}
 
-    @routes.get("/figures")
+    @routes.get("/figures", **described(OwnFigures))
     def figures(annotator: CurrentAnnotator, offset: Offset = 0) -> dict[str, Any]:
+        """The annotator's own figures."""
         return asdict(session.figures(annotator, offset=offset))
 
-    @routes.get("/judgments")
+    @routes.get("/judgments", **described(JudgmentsResponse))
     def judgments_given(
         annotator: CurrentAnnotator, search: Search = "", before: ActId | None = None
     ) -> dict[str, Any]:
+        """The annotator's current judgments, the newest first."""
         found, more = session.judgments(annotator, search=search, before=before)
         return {"judgments": [asdict(each) for each in found], "more": more}
 
-    @routes.get("/judgments/{id}")
+    @routes.get("/judgments/{id}", **described(GivenJudgment))
     def judgment_given(annotator: CurrentAnnotator, id: ActId) -> dict[str, Any]:
+        """One of the annotator's current judgments, with its pair."""
         return asdict(session.judgment(annotator, id))
 
-    @routes.get("/guidelines")
+    @routes.get("/guidelines", **described(GuidelinesResponse))
     def guidelines(annotator: CurrentAnnotator) -> dict[str, str]:  # noqa: ARG001 (asks for a signed-in person)
+        """The guidelines for annotators."""
         return session.guidelines()
+
+    @routes.get("/openapi.json", include_in_schema=False)
+    async def openapi() -> JSONResponse:
+        return JSONResponse(document(routes))
 
     return routes
 

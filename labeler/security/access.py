@@ -90,7 +90,7 @@ def rules(research_pages: Iterable[str] = ()) -> list[Rule]:
         _rule("signed-in", reading, rf"/label/{_HEARTBEAT}", "stream"),
         _rule("signed-in", "GET HEAD POST", r"/label/password"),
         _rule("signed-in", reading, r"/label/worker\.js", "worker"),
-        _rule("signed-in", "GET", r"/label/api/(next|progress|figures|guidelines)"),
+        _rule("signed-in", "GET", r"/label/api/(next|progress|figures|guidelines|openapi\.json)"),
         _rule("signed-in", "GET", r"/label/api/judgments(/[\w-]+)?"),
         _rule("signed-in", "POST", r"/label/api/(judgments|skip|flag|undo|release)"),
         _rule("researcher", reading, rf"/research(/({pages.removeprefix('|')})?)?", "page"),

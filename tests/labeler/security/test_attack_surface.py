@@ -36,7 +36,7 @@ PUBLIC: dict[str, frozenset[str]] = {
 }  # fmt: skip
 LABEL: dict[str, frozenset[str]] = {
     **dict.fromkeys(("/label/api/next", "/label/api/progress", "/label/api/figures"), frozenset({"GET"})),
-    "/label/api/guidelines": frozenset({"GET"}),
+    **dict.fromkeys(("/label/api/guidelines", "/label/api/openapi.json"), frozenset({"GET"})),
     "/label/worker.js": READ,
     "/label/api/judgments": ACT | {"GET"}, "/label/api/judgments/0": frozenset({"GET"}),
     **dict.fromkeys(("/label/api/skip", "/label/api/flag"), ACT),

@@ -1,0 +1,105 @@
+"""The OpenAPI document is valid, and describes every response of a real conversation."""
+
+from __future__ import annotations
+
+import uuid
+
+import pytest
+from fastapi.routing import APIRoute
+from jsonschema import Draft202012Validator
+from openapi_spec_validator import validate
+from starlette.testclient import TestClient
+
+from labeler.annotate.routes import label_routes
+from tests.helpers.desk_world import add_person, bearer, make_app, plain_pairs, workspace
+
+
+@pytest.fixture(scope="module")
+def db(tmp_path_factory):
+    with workspace(tmp_path_factory.mktemp("openapi"), plain_pairs(6)) as db:
+        yield db
+
+
+@pytest.fixture(scope="module")
+def client(db):
+    return TestClient(make_app(db), headers=bearer(db, add_person(db, "Ann")))
+
+
+@pytest.fixture(scope="module")
+def document(client):
+    return client.get("/label/api/openapi.json").json()
+
+
+def test_the_document_is_valid_and_needs_a_sign_in(client, document):
+    validate(document)
+    stranger = TestClient(client.app)
+    assert stranger.get("/label/api/openapi.json").status_code == 401
+
+
+def test_it_lists_every_route_of_the_interface(db, document):
+    served = {
+        (method.lower(), route.path)
+        for route in label_routes(db).routes
+        if isinstance(route, APIRoute)
+        for method in route.methods
+    }
+    described = {
+        (method, path) for path, methods in document["paths"].items() for method in methods
+    }
+    assert served - described == {("get", "/label/api/openapi.json")}
+    assert len(described) >= 11
+
+
+def conversation(client):
+    """Requests with their path in the document, until every operation had a success."""
+    pairs = client.get("/label/api/next?n=3")
+    yield "/label/api/next", pairs
+    first, second, third = (pair["id"] for pair in pairs.json()["pairs"])
+
+    def post(act, **body):
+        answer = client.post(f"/label/api/{act}", json={"id": str(uuid.uuid4()), **body})
+        return f"/label/api/{act}", answer
+
+    judged = post("judgments", comparison=first, outcome="a", strength=2, comment="good")
+    yield judged
+    yield post("skip", comparison=second)
+    yield post("undo")
+    yield post("flag", comparison=third)
+    yield (
+        "/label/api/release",
+        client.post("/label/api/release", json={"comparisons": [second]}),
+    )
+    id = judged[1].json()["id"]
+    yield "/label/api/judgments/{id}", client.get(f"/label/api/judgments/{id}")
+    for path in ("judgments", "progress", "figures", "guidelines"):
+        yield f"/label/api/{path}", client.get(f"/label/api/{path}")
+    yield "/label/api/undo", client.post("/label/api/undo", json={"id": "none"})
+
+
+def closed(schema):
+    """The schema, without fields that it does not name."""
+    if isinstance(schema, list):
+        return [closed(part) for part in schema]
+    if not isinstance(schema, dict):
+        return schema
+    found = {name: closed(part) for name, part in schema.items()}
+    if "properties" in found:
+        found["additionalProperties"] = False
+    return found
+
+
+def test_responses_are_as_described(client, document):
+    seen = set()
+    for path, response in conversation(client):
+        method, status = response.request.method.lower(), str(response.status_code)
+        responses = document["paths"][path][method]["responses"]
+        described = responses.get(status) or responses[f"{status[0]}XX"]
+        reference = described["content"]["application/json"]["schema"]["$ref"]
+        assert reference.startswith("#/components/")
+        schema = {"$ref": reference, "components": closed(document["components"])}
+        Draft202012Validator(schema).validate(response.json())
+        seen.add((method, path, status[0]))
+    operations = {
+        (method, path, "2") for path, methods in document["paths"].items() for method in methods
+    }
+    assert operations < seen  # and one refusal
