@@ -38,7 +38,8 @@ USER 1000:1000
 WORKDIR /data
 VOLUME /data
 EXPOSE 7860
-# Unhealthy while /healthz answers 503: the disk refuses writes.
+# Unhealthy while /healthz answers 503: the disk refuses writes, or the journal was moved,
+# replaced or cut.
 HEALTHCHECK --interval=30s --timeout=5s --start-period=2m --retries=3 \
     CMD ["python", "-c", "from urllib.request import urlopen; urlopen('http://127.0.0.1:7860/healthz', timeout=4)"]
 ENTRYPOINT ["kitestring"]
