@@ -17,6 +17,7 @@ COMMANDS = {
     "labels-200": ["label_load", "--clients", "200"],
     "labels-beside": ["label_beside_training"],
     "first-pair": ["first_pair"],
+    "first-token": ["first_token"],
     "clicks": ["click_to_next"],
     "kills": ["kills"],
     "powercuts": ["powercuts"],

@@ -170,6 +170,8 @@ def link(workspace: Workspace = DEFAULT) -> None:
 def advance_periodically(studio: Studio, stop: threading.Event, *, every: float = 1.0) -> None:
     """Advance the loop until `stop`: immediately after a change, otherwise every `every` seconds.
 
+    A stage that starts stops the generation service, if both use the same device.
+
     An unexpected error is printed once and shown in the status.
     """
     before, pause = None, 0.0
@@ -177,6 +179,7 @@ def advance_periodically(studio: Studio, stop: threading.Event, *, every: float 
         pause = every
         try:
             studio.loop.advance()
+            studio.generation.tick()
             studio.db.health.loop_error = None
             if (position := _loop_position(studio.db)) != before:
                 before, pause = position, 0.0

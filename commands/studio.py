@@ -15,11 +15,13 @@ import httpx
 
 from pipeline.config.sections import Config
 from pipeline.demo import corpus
+from pipeline.loop import generation
 from pipeline.loop.loop import Loop
 from pipeline.loop.settings_view import disagreeing
 from pipeline.loop.workspace_config import load_settings, prepare
 from pipeline.models.context import ContextCheck
 from pipeline.ppo.settings import assignments
+from pipeline.serving.client import Generation
 from pipeline.simulation.clients import AdminClient, what_stopped
 from storage.commands import Commands
 from storage.engine.database import Database
@@ -30,6 +32,7 @@ from storage.reports import LoopState, SettingView, from_json
 from storage.status import Status, status
 from storage.tables import prompts
 
+GENERATION_LOG = "generation.log"
 LAUNCH = Path(__file__).parents[1] / "launch.py"
 
 
@@ -42,11 +45,18 @@ class Target(Protocol):
 
 
 class Studio:
-    """An open workspace with its loop."""
+    """An open workspace with its loop and its generation service."""
 
     def __init__(self, workspace: Path, config: Config) -> None:
         self.db = Database.open(workspace, create=False)
         self.loop = Loop(self.db, config)
+        self.generation = Generation(
+            config,
+            workspace / GENERATION_LOG,
+            paths=lambda: generation.model_paths(self.db),
+            current=lambda: generation.current_models(self.db),
+            running=lambda: generation.running_stage(self.db),
+        )
         self.commands = Commands(self.db)
         self.commands.too_long = lambda: ContextCheck.of(config)
         # Only the operator has the token for these commands, and the operator may edit config.toml.
@@ -99,6 +109,7 @@ class Studio:
             )
 
     def close(self) -> None:
+        self.generation.shut_down()
         self.loop.shut_down()
         self.db.close()
 

@@ -15,6 +15,7 @@ PURE = (
     "storage.analysis.intervals",
     "storage.gate_records",
     "storage.gate_report",
+    "storage.generation_records",
     "storage.reports",
 )
 """What all of `pipeline` may import of storage: records, reports and formulas, without a database."""
@@ -123,6 +124,8 @@ TORCHLESS = (
     "pipeline.config.sections",
     "pipeline.runs.jobs",
     "pipeline.loop.loop",
+    "pipeline.loop.generation",
+    "pipeline.serving.client",
     "pipeline.simulation.driver",
     "pipeline.demo.corpus",
     "labeler.app",

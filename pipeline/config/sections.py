@@ -259,6 +259,56 @@ class WorkerConfig(Section):
 
 
 @dataclass(frozen=True, kw_only=True)
+class ServingConfig(Section):
+    """The generation service, which streams replies for live conversations."""
+
+    section: ClassVar[str] = "serving"
+
+    engine: Literal["transformers", "vllm", "url"] = setting(
+        "transformers",
+        "What generates the replies: transformers (a process of the studio), vllm (the studio starts "
+        "`vllm serve` for each model; vLLM must be installed), or url (a running server).",
+    )
+    url: str = setting(
+        "",
+        "Address of an OpenAI-compatible server for serving.engine=url, up to /v1. It must serve the "
+        "models under their ids in the workspace, such as policy-2. The environment variable "
+        "KITESTRING_SERVING_KEY has its key.",
+    )
+    device: str = setting(
+        "worker",
+        "Device of the service: worker (as worker.device), or a name of torch such as cpu or cuda:1.",
+    )
+    beside_training: bool = setting(
+        False,
+        "Generate replies while a stage runs. By default the service stops then, because both use "
+        "the same device.",
+    )
+    idle_minutes: float = setting(
+        10.0, "Minutes without a reply after which the service stops.", above=0
+    )
+    queue: int = setting(
+        32, "Replies of all people that are generated or wait at once; more are refused.", low=1
+    )
+    per_person: int = setting(2, "Replies of one person that are generated or wait at once.", low=1)
+    vllm_memory: float = setting(
+        0.4, "Share of the GPU's memory for each model with vLLM.", above=0, high=1
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        given = bool(self.url)
+        require(
+            given == (self.engine == "url"),
+            "serving.url is the address of the server for serving.engine=url; set both or neither",
+        )
+        require(
+            not given or self.url.startswith(("http://", "https://")),
+            f"serving.url={self.url} must begin with http:// or https://",
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
 class PluginsConfig(Section):
     """Which user functions a researcher may name."""
 
@@ -298,6 +348,7 @@ class Config(Section):
     gate: GateConfig = field(default_factory=GateConfig)
     evaluate: EvaluateConfig = field(default_factory=EvaluateConfig)
     worker: WorkerConfig = field(default_factory=WorkerConfig)
+    serving: ServingConfig = field(default_factory=ServingConfig)
     plugins: PluginsConfig = field(default_factory=PluginsConfig)
 
     def __post_init__(self) -> None:

@@ -119,7 +119,7 @@ def locked_reason(name: str, due: Stage | None) -> str | None:
     It is locked if what it controls exists already.
     """
     kinds = (name, name.partition(".")[0])
-    if name.startswith("plugins."):
+    if name.startswith(("plugins.", "serving.")):
         return (
             f"{name} is read when the studio starts; set it in the workspace's config.toml, or with "
             "`serve --set`"

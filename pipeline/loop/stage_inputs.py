@@ -238,5 +238,10 @@ class Preparation:
     def _path(self, name: str) -> str:
         """The path of a model of this workspace; other names are directories or hub ids."""
         path = {model.id: model.path for model in models.listing(self.db)}.get(name, name)
-        local = self.db.workspace / path
-        return str(local.resolve()) if local.exists() else base_model_path(path)
+        return resolved_path(self.db, path)
+
+
+def resolved_path(db: Database, path: str) -> str:
+    """A stored path of a model, as libraries load it: an absolute directory or a hub id."""
+    local = db.workspace / path
+    return str(local.resolve()) if local.exists() else base_model_path(path)

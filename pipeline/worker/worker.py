@@ -73,7 +73,7 @@ def _work(directory: RunDirectory, lock: int) -> dict[str, Any]:
     """Run the stage; return its summary as JSON, with its duration in seconds."""
     start = time.monotonic()
     job = directory.job()
-    _configure_process(job.config.worker)
+    configure_process(job.config.worker)
     report = Report(directory, attempt=job.attempt)
     if job.attempt > 1 and not job.resume:
         report.rewind(0)
@@ -96,7 +96,7 @@ def _run_rank(directory: RunDirectory, rank: distributed.Rank) -> int:
     """Run as a further process of a stage: do a share of the work and report nothing."""
     signal.signal(signal.SIGTERM, _cancel)
     job = directory.job()
-    _configure_process(job.config.worker)
+    configure_process(job.config.worker)
     stage = stage_module(job)
     try:
         with (
@@ -134,7 +134,7 @@ def stage_module(job: Job) -> Any:
     return import_module(JOB_MODULES[job.kind])
 
 
-def _configure_process(config: WorkerConfig) -> None:
+def configure_process(config: WorkerConfig) -> None:
     """Set priority, threads and environment; the last lines import torch."""
     niceness = os.nice(0)
     if config.nice > niceness:

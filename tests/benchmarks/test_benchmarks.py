@@ -102,6 +102,7 @@ SMOKES = [
     Smoke("python -m benchmarks labels-200", "--clients 2 --seconds 1 --pairs 3000", '"errors": 0'),
     Smoke("python -m benchmarks labels-beside", "--annotators 2 --seconds 3 --burners 0", "p95"),
     Smoke("python -m benchmarks first-pair", "--rounds 1", "pair"),
+    Smoke("python -m benchmarks first-token", "--rounds 1", '"first_token_ms"'),
     Smoke("python -m benchmarks.instructions instruction-data.json", "--tiny --labels 24", '"win_rate"',
           (("instruction-data.json", "{tmp}/instructions.json"),)),
     Smoke("python -m benchmarks kills", "--kills 2 --minutes 3 --out {tmp}/kills", "| none |"),

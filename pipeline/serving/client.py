@@ -1,0 +1,293 @@
+"""The web process's side of the generation service.  Does not import torch.
+
+`Generation` starts the service when a reply is asked for, restarts it after a crash, stops it when
+it is idle or when a stage needs the device, and limits the replies of each person.  A reply is
+cancelled when its iterator is closed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import ssl
+import threading
+import time
+from collections import Counter
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
+from contextlib import aclosing, contextmanager
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from pipeline.config.sections import Config
+from pipeline.serving.process import (
+    ServiceProcess,
+    own_command,
+    vllm_command,
+    write_models,
+)
+from storage.generation_records import (
+    CurrentModels,
+    GenerationBusy,
+    GenerationRefused,
+    ReplyEnd,
+    ReplyRequest,
+)
+from storage.records import Message
+
+START_SECONDS = 600.0
+"""Seconds that a service may take to load: a large model on a slow disk takes minutes."""
+TOKEN_SECONDS = 120.0
+"""Seconds without a token after which a reply has failed; it may wait in the queue first."""
+KEY = "KITESTRING_SERVING_KEY"
+"""The environment variable with the key of `serving.url`: settings are shown to researchers."""
+_POLL = 0.05  # seconds between two questions whether the service is ready
+_LOG = logging.getLogger(__name__)
+
+STOPPED = "The generation service stopped. Send the message again."
+NOT_STARTED = "The generation service did not start. Tell the researcher: its log says why."
+
+
+class Generation:
+    """The generation service of one workspace.  Methods may be called from any thread.
+
+    `paths` gives the directory or hub id of each model, `current` the models that people try, and
+    `running` the name of the stage that uses the device now, or None.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        log: Path,
+        *,
+        paths: Callable[[], Mapping[str, str]],
+        current: Callable[[], CurrentModels],
+        running: Callable[[], str | None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._config = config
+        self._log = log
+        self._paths = paths
+        self.current_models = current
+        self._running = running
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._services: dict[str, ServiceProcess] = {}
+        self._replies: Counter[str] = Counter()
+        self._used = clock()
+
+    @property
+    def processes(self) -> list[int]:
+        """The ids of the running processes."""
+        with self._lock:
+            return [each.pid for each in self._services.values() if each.alive and each.pid]
+
+    def refusal(self) -> str | None:
+        """Why no reply can be generated now, in one sentence; None if it can."""
+        serving = self._config.serving
+        if serving.engine == "url" or serving.beside_training:
+            return None
+        stage = self._running()
+        return (
+            stage and f"The {stage} stage uses the device. Replies are possible when it has ended."
+        )
+
+    async def prepare(self, *models: str) -> None:
+        """Start the service and load these models, so that the first reply is not delayed."""
+        for model in models:
+            hello = ReplyRequest(model=model, messages=(Message("user", "Hello"),), max_tokens=1)
+            async with aclosing(self.stream(hello, person=f"prepare {model}")) as pieces:
+                async for _ in pieces:
+                    pass
+
+    async def stream(self, request: ReplyRequest, *, person: str) -> AsyncGenerator[str | ReplyEnd]:
+        """The pieces of a reply's text, then its end.
+
+        Raises `GenerationRefused`, or `GenerationBusy` if too many replies are generated;
+        ValueError for a conversation that is too long.
+        """
+        with self._counted(person):
+            service = await self._ready(request.model)
+            try:
+                async with self._client(service) as client:
+                    async for piece in _read(client, request):
+                        yield piece
+            except httpx.TransportError as error:
+                _LOG.warning("The generation service failed: %r", error)
+                raise GenerationRefused(self.refusal() or STOPPED) from error
+
+    async def scores(
+        self, model: str, messages: list[dict[str, str]], responses: list[str]
+    ) -> list[float]:
+        """A reward model's rewards of responses to a conversation; only with our own service."""
+        if self._config.serving.engine != "transformers":
+            raise GenerationRefused("Rewards need serving.engine=transformers.")
+        service = await self._ready(model)
+        body = {"model": model, "messages": messages, "responses": responses}
+        try:
+            async with self._client(service) as client:
+                reply = await client.post("score", json=body)
+        except httpx.TransportError as error:
+            raise GenerationRefused(self.refusal() or STOPPED) from error
+        _raise_refusal(reply.status_code, reply.content)
+        return reply.json()["scores"]
+
+    def tick(self) -> None:
+        """Stop the service if it is idle or a stage needs the device; call it every second."""
+        idle = self._clock() - self._used > 60 * self._config.serving.idle_minutes
+        with self._lock:
+            unused = idle and not self._replies.total()
+        if self._services and (unused or self.refusal()):
+            self.shut_down()
+
+    def shut_down(self) -> None:
+        """Stop the service; replies that are being generated fail."""
+        with self._lock:
+            services, self._services = self._services, {}
+        for each in services.values():
+            each.stop()
+
+    @contextmanager
+    def _counted(self, person: str) -> Iterator[None]:
+        """Count a reply of `person` while it is generated; raises `GenerationBusy`."""
+        serving = self._config.serving
+        with self._lock:
+            if self._replies.total() >= serving.queue:
+                raise GenerationBusy("Many people are waiting for replies. Try again in a minute.")
+            if self._replies[person] >= serving.per_person:
+                raise GenerationBusy("Wait until your other replies have ended.")
+            self._replies[person] += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._replies[person] -= 1
+                self._replies += Counter()  # drops people without replies
+                self._used = self._clock()
+
+    async def _ready(self, model: str) -> ServiceProcess | None:
+        """The service that serves a model, once it answers; None for `serving.url`."""
+        if refusal := self.refusal():
+            raise GenerationRefused(refusal)
+        if self._config.serving.engine == "url":
+            return None
+        service = await asyncio.to_thread(self._started, model)
+        give_up = self._clock() + START_SECONDS
+        async with self._client(service) as client:
+            while True:
+                if not service.alive or self._clock() > give_up:
+                    _LOG.error("The generation service did not start; see %s", self._log)
+                    raise GenerationRefused(self.refusal() or NOT_STARTED)
+                try:
+                    if (await client.get("models")).is_success:
+                        return service
+                except httpx.TransportError:
+                    pass
+                await asyncio.sleep(_POLL)
+
+    def _started(self, model: str) -> ServiceProcess:
+        """The process that serves a model, started if needed."""
+        paths = self._paths()
+        if model not in paths:
+            raise GenerationRefused(f"This workspace has no model {model}.")
+        engine, serving = self._config.serving.engine, self._config.serving
+        key = model if engine == "vllm" else ""
+        with self._lock:
+            self._used = self._clock()
+            service = self._services.get(key)
+            if service is None or not service.alive:
+                if service is not None:
+                    _LOG.warning("The generation service ended unexpectedly; it starts again")
+                    service.stop()
+                service = self._services[key] = ServiceProcess(self._log_of(key))
+                if engine == "transformers":
+                    write_models(service, self._config, paths)
+                    service.start(own_command(service))
+                else:
+                    service.start(vllm_command(service, serving, model=model, path=paths[model]))
+            elif engine == "transformers":  # a stage may have made another model
+                write_models(service, self._config, paths)
+        return service
+
+    def _log_of(self, key: str) -> Path:
+        return self._log.with_stem(f"{self._log.stem}-{key}") if key else self._log
+
+    def _client(self, service: ServiceProcess | None) -> httpx.AsyncClient:
+        timeout = httpx.Timeout(TOKEN_SECONDS, connect=5.0)
+        if service is None:
+            key = os.environ.get(KEY)
+            headers = {"Authorization": f"Bearer {key}"} if key else {}
+            return httpx.AsyncClient(
+                base_url=self._config.serving.url, headers=headers, timeout=timeout, verify=_tls()
+            )
+        transport = httpx.AsyncHTTPTransport(uds=str(service.socket), verify=False)
+        return httpx.AsyncClient(
+            base_url="http://service/v1", transport=transport, timeout=timeout, trust_env=False
+        )
+
+
+@cache
+def _tls() -> ssl.SSLContext:
+    """Reading the certificates takes 20 ms."""
+    return ssl.create_default_context()
+
+
+async def _read(client: httpx.AsyncClient, request: ReplyRequest) -> AsyncGenerator[str | ReplyEnd]:
+    """Ask for a reply and read its server-sent events."""
+    body = {
+        "model": request.model,
+        "messages": [{"role": m.role, "content": m.content} for m in request.messages],
+        "max_tokens": request.max_tokens,
+        "temperature": request.temperature,
+        "top_p": request.top_p,
+        "seed": request.seed,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+    }
+    reason, tokens = None, None
+    async with client.stream("POST", "chat/completions", json=body) as reply:
+        if not reply.is_success:
+            _raise_refusal(reply.status_code, await reply.aread())
+        async for line in reply.aiter_lines():
+            data = line.removeprefix("data:").strip()
+            if line.startswith("data:") and data != "[DONE]":
+                event = json.loads(data)
+                if "error" in event:
+                    _raise_refusal(500, data.encode())
+                for choice in event.get("choices", ()):
+                    if text := choice.get("delta", {}).get("content"):
+                        yield text
+                    reason = choice.get("finish_reason") or reason
+                if usage := event.get("usage"):
+                    tokens = usage.get("completion_tokens")
+    if reason not in ("stop", "length"):
+        raise GenerationRefused(STOPPED)
+    yield ReplyEnd(finish_reason=reason, tokens=tokens)
+
+
+def _raise_refusal(status: int, content: bytes) -> None:
+    """Raise the error of a reply that is not a success."""
+    if status < 400:
+        return
+    sentence = _message(content)
+    _LOG.warning("The generation service answered %s: %s", status, sentence)
+    if status == 429:
+        raise GenerationBusy("Many people are waiting for replies. Try again in a minute.")
+    if status in (400, 422):
+        raise ValueError(sentence)
+    raise GenerationRefused(
+        "The generation service cannot use this model. Tell the researcher: its log says why."
+    )
+
+
+def _message(content: bytes) -> str:
+    """The message of an error in OpenAI's form, or the beginning of the answer."""
+    try:
+        error: Any = json.loads(content)["error"]
+        return error["message"] if isinstance(error, dict) else str(error)
+    except (ValueError, KeyError, TypeError):
+        return content[:200].decode("utf-8", "replace")

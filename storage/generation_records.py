@@ -1,0 +1,49 @@
+"""What the pages and the generation service exchange.  Imports only the standard library."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from storage.records import FinishReason, Message
+
+
+class GenerationRefused(RuntimeError):
+    """No reply can be generated now; the message says why and what to do."""
+
+
+class GenerationBusy(GenerationRefused):
+    """Too many replies are being generated; the same request may succeed later."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReplyRequest:
+    """A reply to a conversation, to be sampled from one model of the workspace."""
+
+    model: str
+    """The id of the model, e.g. policy-2."""
+    messages: tuple[Message, ...]
+    max_tokens: int
+    temperature: float = 1.0
+    top_p: float = 1.0
+    seed: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReplyEnd:
+    """The end of a reply: `tokens` sampled tokens, end-of-text included; None if unknown."""
+
+    finish_reason: FinishReason
+    tokens: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class CurrentModels:
+    """The ids of the models that annotators and researchers try; None where there is none yet.
+
+    `policy` is the model whose responses the newest iteration compares, the SFT model at first.
+    """
+
+    policy: str | None = None
+    reference: str | None = None
+    previous: str | None = None
+    reward: str | None = None
