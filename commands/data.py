@@ -50,6 +50,9 @@ def import_command(
     judgments: Annotated[File, typer.Option(help="Judgments of two responses.")] = None,
     preferences: Annotated[File, typer.Option(help="A TRL preference dataset.")] = None,
     pairs: Annotated[File, typer.Option(help="Pairs of responses to be judged here.")] = None,
+    gold: Annotated[
+        File, typer.Option(help="Pairs with a known answer, to check annotators.")
+    ] = None,
     role: Annotated[str | None, typer.Option(help="One role for all new prompts.")] = None,
     skip_bad: Annotated[
         bool, typer.Option(help="Import the good rows, and list the bad ones.")
@@ -59,13 +62,13 @@ def import_command(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Import prompts, demonstrations, judgments or pairs; each file in full or not at all."""
+    """Import prompts, demonstrations, judgments, pairs or gold pairs; each file in full or not at all."""
     given = {"prompts": prompts, "sft": sft, "judgments": judgments}
-    given |= {"preferences": preferences, "pairs": pairs}
+    given |= {"preferences": preferences, "pairs": pairs, "gold": gold}
     chosen = {kind: file for kind, file in given.items() if file}
     if not chosen:
         raise ValueError(
-            "name a file: --prompts, --sft, --judgments, --preferences or --pairs FILE"
+            "name a file: --prompts, --sft, --judgments, --preferences, --pairs or --gold FILE"
         )
     if role and sft:
         raise ValueError("demonstrations have the role sft; import them without --role")

@@ -8,6 +8,7 @@ commands that need the loop: train, advance, resume, retry, settings, gate and s
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -20,7 +21,7 @@ from storage.engine.database import Database
 from storage.exporting import exports
 from storage.importing import imports
 from storage.importing.long_rows import LengthCheck, TooLong
-from storage.labeling import model_judges
+from storage.labeling import gold, model_judges
 from storage.records import Annotator, AnnotatorKind, AnnotatorRole, new_id
 from storage.reports import to_json
 from storage.tables import annotators, iterations, models, runs, tokens
@@ -31,6 +32,7 @@ _IMPORTERS: dict[str, Callable[..., imports.ImportReport]] = {
     "judgments": imports.import_judgments,
     "preferences": imports.import_preferences,
     "pairs": imports.import_pairs,
+    "gold": imports.import_gold,
 }
 
 
@@ -53,6 +55,10 @@ class Commands:
             "verify": partial(backup.verify, db),
             "iteration": self._iteration,
             "evaluation.completions": self._evaluated,
+            "gold.list": lambda: [_gold_pair(each) for each in gold.listing(db)],
+            "gold.make": self._make_gold,
+            "gold.retire": partial(self._set_gold, active=False),
+            "gold.restore": partial(self._set_gold, active=True),
             "judge.open": self._judge_open,
             "judge.save": partial(model_judges.save, db),
             "users.add": self._add_user,
@@ -92,7 +98,7 @@ class Commands:
 
     def _import(
         self,
-        kind: Literal["prompts", "sft", "judgments", "preferences", "pairs"],
+        kind: Literal["prompts", "sft", "judgments", "preferences", "pairs", "gold"],
         file: str,
         skip_bad: bool = False,
         skip_long: bool = False,
@@ -117,6 +123,12 @@ class Commands:
 
     def _evaluated(self, iteration: int) -> list[dict[str, Any]]:
         return [dataclasses.asdict(each) for each in worker_files.evaluated(self._db, iteration)]
+
+    def _make_gold(self, count: int) -> dict[str, int]:
+        return {"made": gold.make(self._db, count), "candidates": gold.candidates(self._db)}
+
+    def _set_gold(self, id: str, *, active: bool) -> dict[str, Any]:
+        return _as_json(gold.set_active(self._db, id, active=active))
 
     def _judge_open(self, name: str, limit: int) -> dict[str, Any]:
         """Pairs that this judge has not judged, and the id of the judge's account."""
@@ -161,6 +173,11 @@ class Commands:
             known = ", ".join(a.name for a in annotators.listing(self._db)) or "nobody"
             raise ValueError(f"there is no user called {name!r}; there are: {known}")
         return _public(annotators.set_disabled(self._db, user.id, disabled=disabled))
+
+
+def _gold_pair(pair: gold.GoldPair) -> dict[str, Any]:
+    """A gold pair as JSON values, with the prompt as chat messages."""
+    return _as_json(pair) | {"messages": json.loads(pair.messages)}
 
 
 def _public(user: Annotator) -> dict[str, Any]:

@@ -17,6 +17,7 @@ _ANSWERS = "SELECT count(*) AS completions FROM completions WHERE policy = $poli
 _JUDGED = """
     WITH shown AS (
         SELECT c.id FROM comparisons AS c
+        ANTI JOIN checks AS k ON k.comparison = c.id
         WHERE c.first IN (SELECT id FROM completions WHERE policy = $policy)
            OR c.second IN (SELECT id FROM completions WHERE policy = $policy))
     SELECT (SELECT count(*) FROM shown) AS comparisons,

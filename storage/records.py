@@ -39,11 +39,17 @@ RunStatus = Literal["running", "succeeded", "failed", "cancelled"]
 Arm = Literal[
     "random", "previous", "reference", "repeated", "imported", "written",
     "bald", "uncertainty", "d_optimal",
+    "gold", "reask",
 ]  # fmt: skip
+CheckKind = Literal["gold", "reask"]
 
 WRITTEN: Arm = "written"
 """Pairs that were written elsewhere to be judged here.  They belong to no iteration (their number
 is 0), are in the queue in every phase, and are not used to measure policies or reward models."""
+
+CHECKS: tuple[CheckKind, ...] = get_args(CheckKind)
+"""Arms of the pairs that measure annotators (`Check`).  Nothing is learned from their judgments, and
+no figure except those about annotators uses them."""
 
 RANDOM_STREAM: tuple[Arm, ...] = ("random", "previous", "reference", "repeated", "imported")
 """Arms of imported pairs and of pairs that the loop sampled without a reward model's choice.
@@ -233,6 +239,34 @@ class Comparison:
         check_choice("arm", self.arm, Arm)
         if self.wanted < 1:
             raise ValueError(f"wanted={self.wanted} must be at least 1")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Check:
+    """Why a comparison measures annotators; its arm is `kind`.
+
+    A gold pair has a known `answer`, and any annotator may get it.  A re-ask belongs to one
+    `annotator`, who gave `judgment` on the comparison `source` before, with the sides swapped.  The
+    `source` of a gold pair is the comparison whose judgments agree, None for an imported pair.  A
+    pair that is not `active` is not served any more.
+    """
+
+    comparison: str
+    kind: CheckKind
+    answer: Outcome | None = None
+    annotator: str | None = None
+    judgment: str | None = None
+    source: str | None = None
+    active: bool = True
+    created_at: datetime = field(default_factory=now)
+
+    def __post_init__(self) -> None:
+        check_choice("kind", self.kind, CheckKind)
+        if self.kind == "reask":
+            if not (self.annotator and self.judgment and self.source):
+                raise ValueError("a re-ask needs its annotator, judgment and source")
+        elif self.answer not in ("first", "second"):
+            raise ValueError(f"answer={self.answer!r} must be first or second")
 
 
 MAX_VIEW_MS = 7 * 24 * 3600 * 1000

@@ -10,14 +10,17 @@ from dataclasses import dataclass
 
 from storage import worker_files
 from storage.analysis.agreement import Agreement, agreement
+from storage.analysis.checks import CheckResult, active_gold, check_results, in_all
 from storage.engine.database import Database
+from storage.labeling import gold
 from storage.records import Iteration, ModelRole, Phase, Run, RunStatus, Stage
 from storage.reports import from_json
-from storage.tables import iterations, models, prompts, runs
+from storage.tables import annotators, iterations, models, prompts, runs
 
 _COUNTS = """
     SELECT (SELECT count(*) FROM current_judgments) AS judgments,
-           (SELECT count(*) FROM comparisons) AS comparisons,
+           (SELECT count(*) FROM comparisons ANTI JOIN checks ON checks.comparison = comparisons.id)
+               AS comparisons,
            (SELECT count(DISTINCT annotator) FROM current_judgments) AS annotators
 """
 _BY_KIND = """
@@ -39,6 +42,41 @@ class IterationStatus:
     labels: int
     labels_by_arm: Mapping[str, int]
     verdict: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckFigures:
+    """Checks of one kind; `share` and its 95% interval are None before the first answer."""
+
+    answered: int
+    matched: int
+    """As expected, or as before."""
+    share: float | None
+    interval: tuple[float, float] | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class AnnotatorCheckFigures:
+    """The checks of one annotator."""
+
+    name: str
+    gold: CheckFigures
+    reask: CheckFigures
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChecksStatus:
+    """The pairs that measure annotators."""
+
+    gold_pairs: int
+    """Those that annotators can get."""
+    gold_candidates: int
+    """Pairs that could become gold pairs."""
+    gold: CheckFigures
+    """Of all annotators together."""
+    reask: CheckFigures
+    annotators: tuple[AnnotatorCheckFigures, ...]
+    """Those who answered a check."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,13 +121,14 @@ class Status:
     """Counts of a workspace's records, and the state of its loop."""
 
     judgments: int
-    """Current judgments."""
+    """Current judgments, without those of checks."""
     comparisons: int
     annotators: int
     """Annotators of any kind with current judgments."""
     judgments_by_kind: Mapping[str, int]
     """By kind of annotator."""
     agreement: Agreement
+    checks: ChecksStatus
     prompts: Mapping[str, int]
     """By role."""
     iteration: IterationStatus | None
@@ -108,11 +147,38 @@ def status(db: Database) -> Status:
         **db.read(_COUNTS)[0],
         judgments_by_kind={row["kind"]: row["n"] for row in db.read(_BY_KIND)},
         agreement=agreement(db),
+        checks=_checks(db),
         prompts=prompts.counts(db),
         iteration=_iteration(db, current) if current else None,
         policy=_policy(db, current),
         reward_model=_reward_model(db),
         runs=tuple(map(_run, listed)),
+    )
+
+
+def _checks(db: Database) -> ChecksStatus:
+    results = check_results(db)
+    together = in_all(results)
+    return ChecksStatus(
+        gold_pairs=active_gold(db),
+        gold_candidates=gold.candidates(db),
+        gold=_check_figures(together.gold),
+        reask=_check_figures(together.reask),
+        annotators=tuple(
+            AnnotatorCheckFigures(
+                name=person.name,
+                gold=_check_figures(results[person.id].gold),
+                reask=_check_figures(results[person.id].reask),
+            )
+            for person in annotators.listing(db)
+            if person.id in results
+        ),
+    )
+
+
+def _check_figures(found: CheckResult) -> CheckFigures:
+    return CheckFigures(
+        answered=found.answered, matched=found.matched, share=found.share, interval=found.interval
     )
 
 

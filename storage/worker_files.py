@@ -17,9 +17,11 @@ import pandas as pd
 from storage.allocation import PromptUsage, allocate_prompts
 from storage.engine.database import Database
 from storage.records import (
+    CHECKS,
     KEPT_APART,
     LEARNED_FROM,
     RANDOM_STREAM,
+    WRITTEN,
     AnnotatorKind,
     Arm,
     Comparison,
@@ -36,7 +38,7 @@ from storage.tables.settings import learn_from
 
 _SAMPLED_SO_FAR = """
     SELECT prompt, count(*) AS n, count(*) FILTER (list_contains($stream, arm)) AS of_stream
-    FROM comparisons WHERE arm <> 'written' GROUP BY prompt
+    FROM comparisons WHERE NOT list_contains($apart, arm) GROUP BY prompt
 """
 
 _JUDGED = """
@@ -125,7 +127,7 @@ def write_sampling_plan_input(
     asked = {p.id: p for p in prompts.listing(db, role="train")}
     if not asked:
         raise ValueError("there are no train prompts; import some with `launch.py import`")
-    rows = db.read(_SAMPLED_SO_FAR, stream=list(RANDOM_STREAM))
+    rows = db.read(_SAMPLED_SO_FAR, stream=list(RANDOM_STREAM), apart=[WRITTEN, *CHECKS])
     used = PromptUsage(
         all={row["prompt"]: row["n"] for row in rows},
         stream={row["prompt"]: row["of_stream"] for row in rows},

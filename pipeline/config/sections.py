@@ -78,6 +78,24 @@ class LabelingConfig(Section):
     strength: Literal["optional", "required"] = setting(
         "optional", "Whether A or B needs a strength (slightly, clearly, much)."
     )
+    gold_share: float = setting(
+        0.02,
+        "Share of an annotator's pairs that are gold pairs, if there are any; 0 is off.",
+        low=0,
+        high=0.5,
+    )
+    gold_first: int = setting(
+        0, "Gold pairs among an annotator's first 40 pairs, instead of gold_share.", low=0, high=20
+    )
+    reask_share: float = setting(
+        0.03,
+        "Share of an annotator's pairs that repeat one of their own with the sides swapped; 0 is off.",
+        low=0,
+        high=0.5,
+    )
+    reask_after: int = setting(
+        50, "Pairs that an annotator judges before one of them is asked again.", low=1
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -55,6 +55,14 @@ class Loop:
         settings.set_learn_from(db, self._current_config().reward.learn_from)
         form = settings.JudgmentForm(config.labeling.scale, config.labeling.strength)
         settings.configure_judgment_form(db, form)
+        labeling = config.labeling
+        plan = settings.CheckPlan(
+            gold_share=labeling.gold_share,
+            gold_first=labeling.gold_first,
+            reask_share=labeling.reask_share,
+            reask_after=labeling.reask_after,
+        )
+        settings.set_check_plan(db, plan)
 
     # --- for the researcher's page -----------------------------------------------------------
 

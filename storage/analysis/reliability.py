@@ -64,7 +64,7 @@ _JUDGING = """
            avg((outcome = 'both_bad')::INTEGER) AS both_bad_rate,
            quantile_cont(milliseconds, 0.5) / 1000 AS median_seconds,
            quantile_cont(milliseconds, 0.1) / 1000 AS quick_seconds
-    FROM current_judgments
+    FROM {judgments}
     WHERE $annotator IS NULL OR annotator = $annotator
     GROUP BY annotator
 """
@@ -121,15 +121,18 @@ def annotator_figures(
 
 
 def judging_statistics(db: Database, annotator: str) -> JudgingStatistics:
-    """One annotator's figures that do not depend on others."""
-    return _judging_by_annotator(db, annotator).get(annotator, JudgingStatistics())
+    """One annotator's figures that do not depend on others, over all their judgments: without the
+    checks, an annotator could count them."""
+    return _judging_by_annotator(db, annotator, judgments="standing_judgments").get(
+        annotator, JudgingStatistics()
+    )
 
 
 def _judging_by_annotator(
-    db: Database, annotator: str | None = None
+    db: Database, annotator: str | None = None, *, judgments: str = "current_judgments"
 ) -> dict[str, JudgingStatistics]:
     found: dict[str, JudgingStatistics] = {}
-    for row in db.read(_JUDGING, annotator=annotator):
+    for row in db.read(_JUDGING.format(judgments=judgments), annotator=annotator):
         name, left = row.pop("annotator"), row["left_rate"]
         interval = None if left is None else wilson(left, row["decided"])
         found[name] = JudgingStatistics(**row, left_interval=interval)

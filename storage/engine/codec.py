@@ -126,6 +126,7 @@ _ALL = (
         ignored=_TIME | {"position"},
         stored=_add_items,
     ),
+    Kind("check", records.Check, "checks", "comparison", immutable=False),
     Kind("judgment", records.Judgment, "judgments", ignored=_ACT, ordered=True),
     Kind("withdrawal", records.Withdrawal, "withdrawals", ignored=_TIME),
     Kind("skip", records.Skip, "skips", ignored=_ACT, ordered=True),

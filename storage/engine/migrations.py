@@ -138,6 +138,25 @@ def m006_guidelines(connection: Connection) -> None:
     connection.execute("ALTER TABLE judgments ADD COLUMN guidelines VARCHAR")
 
 
+_CHECKS = """
+CREATE TABLE checks (
+    comparison VARCHAR PRIMARY KEY, kind VARCHAR NOT NULL, answer VARCHAR, annotator VARCHAR,
+    judgment VARCHAR, source VARCHAR, active BOOLEAN NOT NULL, created_at TIMESTAMPTZ);
+DROP VIEW current_judgments;
+CREATE VIEW standing_judgments AS
+    SELECT j.* FROM judgments AS j
+    ANTI JOIN judgments AS later ON later.replaces = j.id
+    ANTI JOIN withdrawals AS w ON w.replaces = j.id;
+CREATE VIEW current_judgments AS
+    SELECT j.* FROM standing_judgments AS j ANTI JOIN checks AS k ON k.comparison = j.comparison;
+"""
+
+
+def m007_checks(connection: Connection) -> None:
+    """Pairs that measure annotators; the view `current_judgments` leaves out their judgments."""
+    connection.execute(_CHECKS)
+
+
 _ORDER = """
     SELECT id, row_number() OVER (ORDER BY created_at, id) AS seq FROM (
         SELECT id, created_at FROM judgments UNION ALL
@@ -152,6 +171,7 @@ MIGRATIONS: tuple[Migration, ...] = (
     m004_order,
     m005_policy_stage,
     m006_guidelines,
+    m007_checks,
 )
 
 # `journal_bytes`: the length of the journal that is applied, written in each group's transaction.

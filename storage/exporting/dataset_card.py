@@ -35,6 +35,8 @@ _COLUMNS = {
     "item": "the item of an imported judgment",
     "iteration": "the iteration of the loop; 0 for pairs from a file",
     "arm": f"how the pair was chosen ({', '.join(get_args(Arm))})",
+    "expected": "the answer of a gold pair, a or b",
+    "repeats": "the judgment that a re-ask repeats",
     "messages": "the prompt as chat messages",
     "prompt_role": "train, sft, held-out or audit; do not train on the last two",
     "response_a": "the response on the left of the screen",

@@ -30,7 +30,7 @@ from storage.exporting.formats import (
 )
 from storage.exporting.hub import push
 from storage.exporting.writing import WRITABLE, open_writer
-from storage.records import KEPT_APART, AnnotatorKind
+from storage.records import CHECKS, KEPT_APART, AnnotatorKind
 from storage.tables import settings
 from storage.tables.pseudonyms import key_of, pseudonym
 
@@ -54,7 +54,9 @@ _JUDGED = """
            w.created_at AS withdrawn_at,
            CASE WHEN w.id IS NOT NULL THEN 'withdrawn'
                 WHEN later.id IS NOT NULL THEN 'revised' ELSE 'current' END AS status,
-           c.iteration, c.arm, c.item
+           c.iteration, c.arm, c.item, k.answer AS expected,
+           CASE WHEN $key IS NULL OR k.judgment IS NULL THEN k.judgment
+                ELSE 'j-' || left(sha256($key || k.judgment), 16) END AS repeats
     FROM judgments AS j
     JOIN comparisons AS c ON c.id = j.comparison
     JOIN prompts AS p ON p.id = c.prompt
@@ -63,6 +65,7 @@ _JUDGED = """
     JOIN annotators AS a ON a.id = j.annotator
     LEFT JOIN models AS fm ON fm.id = f.policy
     LEFT JOIN models AS sm ON sm.id = s.policy
+    LEFT JOIN checks AS k ON k.comparison = j.comparison
     LEFT JOIN judgments AS later ON later.replaces = j.id
     LEFT JOIN withdrawals AS w ON w.replaces = j.id
     WHERE $history OR (later.id IS NULL AND w.id IS NULL)
@@ -253,7 +256,9 @@ class _Dataset:
     def _rows(self, row: dict[str, Any]) -> list[DatasetRow]:
         judged = judged_from(row, annotator=self._public[row["annotator"]])
         left_out = None
-        if judged.prompt_role in self._excluded_roles:
+        if judged.arm in CHECKS and self._format != "raw":
+            left_out = f"of {judged.arm} pairs"
+        elif judged.prompt_role in self._excluded_roles:
             left_out = f"on {judged.prompt_role} prompts"
         elif judged.annotator_kind not in self._kinds:
             left_out = f"by {judged.annotator_kind}"
@@ -286,6 +291,7 @@ class _Dataset:
         reasons = {
             "by ": "a kind that reward.learn_from does not name",
             "on ": "which are not trained on",
+            "of ": "which measure annotators",
         }
         counted = sorted(self.contents.left_out.items())
         found = {

@@ -71,6 +71,10 @@ class ExportedJudgment:
     iteration: int
     arm: str
     item: str | None
+    expected: Outcome | None = None
+    """The answer of a gold pair."""
+    repeats: str | None = None
+    """The judgment that a re-ask repeats."""
 
     @property
     def decided(self) -> bool:
@@ -111,6 +115,8 @@ _RAW = pa.schema(
         ("item", pa.string()),
         ("iteration", pa.int64()),
         ("arm", pa.string()),
+        ("expected", pa.string()),
+        ("repeats", pa.string()),
         ("prompt", pa.string()),
         ("messages", _CHAT),
         ("prompt_role", pa.string()),
@@ -207,6 +213,7 @@ def _raw_rows(judged: ExportedJudgment) -> list[DatasetRow]:
         "model_a": left[1],
         "model_b": right[1],
         "outcome": on_screen(judged.outcome),
+        "expected": on_screen(judged.expected) if judged.expected else None,
         "criteria": {
             name: on_screen(judged.criteria[name]) if name in judged.criteria else None
             for name in CRITERIA

@@ -1,4 +1,4 @@
-"""Import of prompts, demonstrations, judgments, preference datasets and pairs to judge.
+"""Import of prompts, demonstrations, judgments, preference datasets, pairs to judge and gold pairs.
 
 Files are JSON lines, a JSON array, CSV or parquet; docs/data.md lists the columns.  If a file has
 bad rows, `BadFile` reports all of them and nothing is stored; with `skip_bad` the good rows are
@@ -10,11 +10,13 @@ from __future__ import annotations
 
 from datetime import datetime
 from pathlib import Path
-from typing import cast, get_args
+from typing import Any, cast, get_args
 
 from storage.engine.database import Database
 from storage.engine.lookup import Reader
 from storage.importing.cells import Cells
+from storage.importing.gold_pairs import COLUMNS as GOLD_COLUMNS
+from storage.importing.gold_pairs import GoldRow, gold_row, plan_gold
 from storage.importing.long_rows import ANY_LENGTH, LengthCheck
 from storage.importing.plan import (
     DEMONSTRATIONS,
@@ -30,6 +32,7 @@ from storage.importing.votes import Answer, Vote
 from storage.importing.written_pairs import COLUMNS as PAIR_COLUMNS
 from storage.importing.written_pairs import WrittenPair, plan_pairs, written_pair
 from storage.records import (
+    CHECKS,
     MAX_VIEW_MS,
     AnnotatorKind,
     Completion,
@@ -46,6 +49,7 @@ __all__ = [
     "BadRow",
     "ImportReport",
     "default_role",
+    "import_gold",
     "import_judgments",
     "import_pairs",
     "import_preferences",
@@ -61,9 +65,9 @@ _JUDGMENT_COLUMNS = (
     *("prompt", "messages", "instruction", "input", "response_a", "response_b", "annotator"),
     *("outcome", "strength", "comment", "created_at", "model_a", "model_b", "item", "id"),
     *("comparison", "shown_swapped", "criteria", "milliseconds", "replaces", "withdrawn_at"),
-    *("prompt_role", "annotator_kind", "guidelines"),
+    *("prompt_role", "annotator_kind", "guidelines", "arm", "expected", "repeats"),
     # In raw exports; an import ignores them.
-    *("status", "iteration", "arm"),
+    *("status", "iteration"),
 )
 
 
@@ -227,6 +231,38 @@ def import_pairs(
     return sheet.store(db, plan, skip_bad=skip_bad)
 
 
+def import_gold(
+    db: Database,
+    file: Path,
+    *,
+    role: PromptRole | None = None,
+    skip_bad: bool = False,
+    length: LengthCheck = ANY_LENGTH,
+) -> ImportReport:
+    """Import gold pairs: `prompt, response_a, response_b, answer` (a or b) in each row.
+
+    New prompts get `role`, by default audit: they are neither sampled nor learned from.  Rows are
+    bad as in `import_pairs`.  Raises `BadFile`.
+    """
+    sheet = Sheet(file, length)
+    needed = [_PROMPT, ("response_a",), ("response_b",), ("answer",)]
+    sheet.expect(needed, known=GOLD_COLUMNS)
+    source = Path(file).name
+
+    def parse(cells: Cells) -> GoldRow:
+        row = gold_row(cells, role=role or "audit", source=source)
+        length.require_fit(row.pair.prompt.messages, row.pair.first.text, row.pair.second.text)
+        return row
+
+    rows = sheet.parse(parse, strict=True, key=lambda row: row.content)
+    key = key_of(db)  # before the plan: it may have to be stored
+
+    def plan(reader: Reader, when: datetime) -> Plan:
+        return plan_gold(reader, rows, when=when, key=key)
+
+    return sheet.store(db, plan, skip_bad=skip_bad)
+
+
 def import_preferences(
     db: Database,
     file: Path,
@@ -300,7 +336,18 @@ def _judgment_vote(cells: Cells, *, role: PromptRole, source: str) -> Vote:
         swapped=cells.boolean("shown_swapped"),
         replaces=cells.name("replaces", "") or None,
         withdrawn_at=cells.time("withdrawn_at"),
+        **_check(cells),
     )
+
+
+def _check(cells: Cells) -> dict[str, Any]:
+    """What makes the row a check: its kind, and the known answer or the repeated judgment."""
+    kind = cells.name("arm", "") if cells.has("arm") else ""
+    if kind not in CHECKS:
+        return {}
+    if kind == "gold":
+        return {"check": kind, "expected": cells.choice("expected", ("a", "b"))}
+    return {"check": kind, "repeats": cells.name("repeats")}
 
 
 def _kind(cells: Cells) -> AnnotatorKind | None:

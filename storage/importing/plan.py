@@ -16,6 +16,8 @@ from storage.records import (
     KEPT_APART,
     Annotator,
     AnnotatorKind,
+    Check,
+    CheckKind,
     Comparison,
     Completion,
     Judgment,
@@ -50,6 +52,7 @@ class Plan:
     completions: dict[str, Completion] = field(default_factory=dict)
     comparisons: dict[str, Comparison] = field(default_factory=dict)
     annotators: dict[str, Annotator] = field(default_factory=dict)
+    checks: dict[str, Check] = field(default_factory=dict)
     judgments: dict[str, Judgment] = field(default_factory=dict)
     withdrawals: dict[str, Withdrawal] = field(default_factory=dict)
     known: int = 0
@@ -82,6 +85,8 @@ class Plan:
             "judgments": self.judgments,
             "withdrawals": self.withdrawals,
         }
+        if self.checks:
+            groups["checks"] = self.checks
         return {name: encode(records.values()) for name, records in groups.items()}
 
 
@@ -154,6 +159,9 @@ _REPLACED = """
 """
 
 
+_SOURCES = "SELECT id, comparison FROM judgments WHERE id IN (SELECT unnest($ids))"
+
+
 def plan_votes(reader: Reader, votes: Iterable[Vote], *, when: datetime) -> Plan:
     """The new records of these votes; `when` is the time of votes without one.
 
@@ -198,6 +206,8 @@ class _Planner:
         }
         named = [v.replaces for v in votes if v.replaces]
         self._replaced = {row["replaces"] for row in reader.rows(_REPLACED, ids=named)}
+        named = [v.repeats for v in votes if v.repeats]
+        self._sources = {row["id"]: row["comparison"] for row in reader.rows(_SOURCES, ids=named)}
         prompts = list({v.prompt.id for v in votes})
         self._roles = {row["id"]: row["role"] for row in reader.rows(_ROLES, ids=prompts)}
         self._models = known_models(reader, {x.policy for v in votes for x in (v.a, v.b)})
@@ -235,10 +245,18 @@ class _Planner:
         if id in self._seen:
             self._repeated(vote, self._seen[id])
             return
+        if vote.repeats and vote.repeats not in self._sources:
+            self._plan.warn(
+                vote.line,
+                f"not imported: it repeats the judgment {vote.repeats}, which is neither in the file nor "
+                "in this workspace",
+            )
+            return
         if vote.replaces == id or id in self._revised:
             raise ValueError(f"judgment {id} is revised by an earlier one or by itself")
         judgment = replace(judgment, replaces=self._replaces(vote, comparison))
         self._seen[id] = vote
+        self._sources[id] = comparison
         self._keep_prompt(vote)
         self._keep_pair(vote, comparison, pair, a_is_first)
         self._keep_annotator(vote)
@@ -380,11 +398,28 @@ class _Planner:
             first=pair.first.completion_id(pair.prompt),
             second=pair.second.completion_id(pair.prompt),
             iteration=0,  # before the loop: judged elsewhere, and never in the queue
-            arm="imported",
+            arm=vote.check or "imported",
             item=vote.item,
             created_at=self._when,
         )
         self._plan.add_pair(made, (pair.first, pair.second), self._models)
+        if vote.check:
+            self._plan.checks[comparison] = self._check(vote, vote.check, comparison, a_is_first)
+
+    def _check(self, vote: Vote, kind: CheckKind, comparison: str, a_is_first: bool) -> Check:
+        if vote.expected:
+            answer = canonical_outcome(vote.expected, shown_swapped=not a_is_first)
+            return Check(comparison=comparison, kind=kind, answer=answer, created_at=self._when)
+        assert vote.repeats is not None  # `imports._check` requires one of the two
+        name = vote.annotator
+        return Check(
+            comparison=comparison,
+            kind=kind,
+            annotator=self._annotators.get(name) or self._new_annotators[name],
+            judgment=vote.repeats,
+            source=self._sources[vote.repeats],
+            created_at=self._when,
+        )
 
     def _keep_annotator(self, vote: Vote) -> None:
         if vote.annotator in self._annotators:

@@ -6,9 +6,11 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import Literal
 
 from storage.records import (
     AnnotatorKind,
+    CheckKind,
     Completion,
     ModelVersion,
     Prompt,
@@ -47,7 +49,8 @@ class Vote:
     """One row: `a` was on the left and `b` on the right, unless the sides are unknown.
 
     `kind` is the annotator's kind, None if the row does not have it.  Only raw exports have `id`,
-    `comparison`, `swapped`, `replaces` and `withdrawn_at`, which are stored unchanged.
+    `comparison`, `swapped`, `replaces`, `withdrawn_at`, and of checks `check`, `expected` and
+    `repeats`, which are stored unchanged.
     """
 
     line: int
@@ -70,6 +73,9 @@ class Vote:
     swapped: bool | None = None
     replaces: str | None = None
     withdrawn_at: datetime | None = None
+    check: CheckKind | None = None
+    expected: Literal["a", "b"] | None = None
+    repeats: str | None = None
 
     def comparison_id(self) -> str:
         """The comparison's id, which depends on the item and not on the order of the responses."""

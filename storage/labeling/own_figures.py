@@ -30,6 +30,7 @@ MAX_SHOWN_AGREEMENT = 0.95
 _SHARED = """
     WITH dated AS (
         SELECT *, (created_at AT TIME ZONE 'UTC')::DATE AS day FROM judgments
+        ANTI JOIN checks USING (comparison)
         WHERE created_at < $midnight),
     said AS (
         SELECT j.* FROM dated AS j
@@ -117,7 +118,7 @@ def own_figures(
 
 
 _TODAY = """
-    SELECT count(*) AS n FROM current_judgments
+    SELECT count(*) AS n FROM standing_judgments
     WHERE annotator = $annotator AND created_at >= $midnight
 """
 

@@ -15,11 +15,14 @@ from itertools import islice
 
 from storage.engine.database import Database
 from storage.engine.transaction import Transaction
+from storage.labeling.check_queue import mixed
+from storage.labeling.check_schedule import due
 from storage.labeling.queue_cache import QUEUED, SERVED, QueueCache, QueueItem, grant
 from storage.labeling.text_cache import TextCache, Texts
-from storage.records import LEASE_LIFETIME, Comparison, Prompt
+from storage.records import CHECKS, LEASE_LIFETIME, CheckKind, Comparison, Prompt
 from storage.sides import shown_swapped
-from storage.tables import comparisons
+from storage.tables import comparisons, settings
+from storage.tables.pseudonyms import SECRET
 
 AT_ONCE = 16
 READ_AHEAD = 64
@@ -69,7 +72,7 @@ def lease(
     Pairs that they already hold come first, except the ids in `holding`: a reloaded page gets the
     same pairs again, and so does an undo.  Pairs that another annotator has judged come next, then
     the others by position.  A pair is not leased to more annotators at a time than it wants
-    judgments.  Leases on `holding` are extended when half their time is over, and leased again if
+    judgments.  Checks are mixed in (`check_queue.mixed`).  Leases on `holding` are extended when half their time is over, and leased again if
     they ended and nobody else has the pair; beyond `MAX_LEASES` the oldest leases end.  No pairs are
     returned if none is left for the annotator.
     """
@@ -86,9 +89,10 @@ def lease(
         others = (
             item for item in cache.available(annotator, moment) if item.comparison.id not in seen
         )
-        new = list(islice(others, n - len(again)))
-        room = max(0, MAX_LEASES - len(unanswered) - len(new))
-        back = cache.to_renew(annotator, holding, moment)[:room]
+        lapsed = cache.to_renew(annotator, holding, moment)
+        held = {item.comparison.id for item in (*unanswered, *lapsed)}
+        new = list(islice(mixed(tx, annotator, others, held), n - len(again)))
+        back = lapsed[: max(0, MAX_LEASES - len(unanswered) - len(new))]
         ended = lease_items(tx, [*new, *back], annotator, moment, lifetime, keep=again)
         for item in unanswered:
             lease, id = item.leases[annotator], item.comparison.id
@@ -225,13 +229,28 @@ _PROGRESS = f"""
         ANTI JOIN withdrawals AS w ON w.replaces = own.id),
     past AS (
         SELECT comparison FROM mine
-        UNION ALL SELECT comparison FROM open_skips WHERE annotator = $annotator)
+        UNION ALL SELECT comparison FROM open_skips WHERE annotator = $annotator),
+    acted AS (
+        FROM past UNION SELECT comparison FROM open_flags WHERE annotator = $annotator),
+    checked AS (SELECT k.kind FROM acted JOIN checks AS k USING (comparison)),
+    gold AS (
+        SELECT k.comparison, i.item FROM checks AS k JOIN items AS i USING (comparison)
+        WHERE k.kind = 'gold' AND k.active AND k.comparison NOT IN (FROM acted)),
+    familiar AS (
+        SELECT i.item FROM items AS i SEMI JOIN gold AS g ON g.item = i.item
+        SEMI JOIN own ON own.comparison = i.comparison)
     SELECT (SELECT count(*) FROM mine) AS judged,
            (SELECT count(*) FROM mine WHERE created_at >= $since) AS today,
            (SELECT count(*) FROM unfinished WHERE id NOT IN (FROM past)) AS remaining,
            ({SERVED}) AS iteration,
            (SELECT count(*) FROM mine JOIN comparisons AS c ON c.id = mine.comparison
-            WHERE {QUEUED} AND (c.arm <> 'written' OR mine.created_at >= ({_BEGUN}))) AS done
+            WHERE ({QUEUED} AND c.arm <> 'written')
+               OR ((c.arm = 'written' OR c.id IN (SELECT comparison FROM checks))
+                   AND mine.created_at >= ({_BEGUN}))) AS done,
+           (SELECT count(*) FROM acted ANTI JOIN checks USING (comparison)) AS pairs,
+           (SELECT count(*) FROM checked WHERE kind = 'gold') AS gold,
+           (SELECT count(*) FROM checked WHERE kind = 'reask') AS reask,
+           (SELECT count(*) FROM gold WHERE item NOT IN (FROM familiar)) AS gold_left
 """
 
 
@@ -240,9 +259,9 @@ class Progress:
     """An annotator's judgments in all and `today`, and the pairs `remaining` for them.
 
     Remaining pairs are unfinished ones in the queue that the annotator has neither judged nor
-    skipped, including pairs leased to others.  `iteration` is the one being labeled, or None.
-    `done` are their judgments of this round: those of pairs in the queue, and of written pairs only
-    since the iteration began.
+    skipped, including pairs leased to others, and the checks that will be among them.  `iteration`
+    is the one being labeled, or None.  `done` are their judgments of this round: those of pairs in
+    the queue, and of written pairs and checks only since the iteration began.
     """
 
     judged: int
@@ -254,7 +273,21 @@ class Progress:
 
 def progress(db: Database, annotator: str, *, since: datetime) -> Progress:
     """The annotator's progress; `today` counts from `since`.  Does not use the writer thread."""
-    return Progress(**db.read(_PROGRESS, annotator=annotator, since=since)[0])
+    [row] = db.read(_PROGRESS, annotator=annotator, since=since)
+    pairs, left = row.pop("pairs"), row.pop("gold_left")
+    answered: dict[CheckKind, int] = {kind: row.pop(kind) for kind in CHECKS}
+    plan, secret = settings.get(db, settings.CHECK_PLAN, {}), settings.get(db, SECRET)
+    if secret:  # without it, nothing was leased
+        # If checks were not counted, a client could tell them from the count before and after.
+        ahead = {
+            kind: due(
+                settings.CheckPlan(**plan), kind, bytes.fromhex(secret), annotator,
+                pairs + row["remaining"],
+            ) - answered[kind]
+            for kind in CHECKS
+        }  # fmt: skip
+        row["remaining"] += min(max(0, ahead["gold"]), left) + max(0, ahead["reask"])
+    return Progress(**row)
 
 
 def unfinished(db: Database) -> int:

@@ -1,8 +1,8 @@
 """The writer thread's cache of the queue, which makes leasing fast.
 
 The cache is filled from the tables, applies each stored record, and is dropped when a transaction
-is rolled back.  It has the comparisons of the newest iteration that has any, the written pairs, and
-any other comparison for which an act arrives.
+is rolled back.  It has the comparisons of the newest iteration that has any, the written pairs, the
+checks, and any other comparison for which an act arrives.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from storage.engine.lookup import Reader
 from storage.engine.transaction import Transaction
 from storage.errors import NotFound
 from storage.records import (
+    CHECKS,
     WRITTEN,
     Annotator,
     Comparison,
@@ -36,6 +37,11 @@ first."""
 QUEUED = f"((c.iteration = ({SERVED}) AND c.arm <> 'imported') OR c.arm = 'written')"
 """Whether the comparison `c` is in the queue: it is of that iteration, or a written pair."""
 _QUEUED = f"SELECT c.id FROM comparisons AS c WHERE {QUEUED}"
+# Gold pairs have one comparison for all annotators; a re-ask belongs to one, who answers it once.
+_OPEN_CHECKS = """
+    SELECT comparison AS id FROM checks
+    WHERE kind <> 'reask' OR comparison NOT IN (SELECT comparison FROM judgments)
+"""
 _MODELS = "SELECT id FROM annotators WHERE kind = 'model'"
 _COMPARISONS = "SELECT * FROM comparisons WHERE id IN (SELECT unnest($ids))"
 _JUDGMENTS = "SELECT * FROM judgments WHERE comparison IN (SELECT unnest($ids)) ORDER BY created_at"
@@ -106,10 +112,12 @@ class QueueItem:
         """Whether the comparison can be leased to this annotator now.
 
         It cannot after they judged or skipped it, while it is flagged, or while as many annotators
-        hold it as judgments are missing.
+        hold it as judgments are missing.  A check can go to any number of annotators.
         """
         if self.flags or annotator in self.past:
             return False
+        if self.comparison.arm in CHECKS:
+            return True
         leased = 0
         # This loop runs for every leased item; set operations would take twice as long.
         for holder, lease in self.leases.items():
@@ -153,7 +161,7 @@ class QueueCache:
         self._models |= {row["id"] for row in reader.rows(_MODELS)}
         [newest] = reader.rows(SERVED)
         self.iteration = newest["number"]
-        rows = reader.rows(_QUEUED)
+        rows = reader.rows(_QUEUED) + reader.rows(_OPEN_CHECKS)
         self._read(reader, [row["id"] for row in rows])
         self._loaded = True
 
@@ -233,7 +241,7 @@ class QueueCache:
         return [
             item
             for item in items
-            if self._is_queued(item)
+            if self._serves(item.comparison)
             and not _holds(item, annotator, moment)
             and item.may_go_to(annotator, moment)
         ]
@@ -318,13 +326,18 @@ class QueueCache:
         self._leased_until[annotator] = max(self._leased_until.get(annotator, expires), expires)
 
     def _serves(self, comparison: Comparison) -> bool:
-        """`QUEUED` in Python."""
-        if comparison.arm == WRITTEN:
+        """`QUEUED` in Python; checks, which are served outside the queue's order, are included."""
+        if comparison.arm == WRITTEN or comparison.arm in CHECKS:
             return True
         return comparison.iteration == self.iteration and comparison.arm != "imported"
 
     def _is_queued(self, item: QueueItem) -> bool:
-        return self._serves(item.comparison) and not item.flags and item.missing > 0
+        return (
+            item.comparison.arm not in CHECKS
+            and self._serves(item.comparison)
+            and not item.flags
+            and item.missing > 0
+        )
 
     # -- reading the tables ------------------------------------------------------------------
 

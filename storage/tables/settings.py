@@ -37,15 +37,16 @@ def put(db: Database, key: str, value: Any) -> None:
 
 def secret(db: Database, key: str) -> bytes:
     """A random secret of 32 bytes, created on first use and never exported."""
+    return db.write(lambda tx: secret_in(tx, key))
 
-    def operation(tx: Transaction) -> bytes:
-        if known := known_secret(tx, key):
-            return known
-        made = secrets.token_hex(32)
-        tx.store(StoredSetting(key=key, value=made))
-        return bytes.fromhex(made)
 
-    return db.write(operation)
+def secret_in(tx: Transaction, key: str) -> bytes:
+    """The same, inside a transaction."""
+    if known := known_secret(tx, key):
+        return known
+    made = secrets.token_hex(32)
+    tx.store(StoredSetting(key=key, value=made))
+    return bytes.fromhex(made)
 
 
 def known_secret(reader: Reader, key: str) -> bytes | None:
@@ -66,6 +67,32 @@ def set_learn_from(db: Database, kinds: Sequence[AnnotatorKind]) -> None:
     """Set the kinds that `learn_from` returns."""
     if tuple(kinds) != learn_from(db):
         put(db, _LEARN_FROM, list(kinds))
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckPlan:
+    """How many of an annotator's pairs measure them: `labeling.gold_share` and the settings after it,
+    which have the same defaults."""
+
+    gold_share: float = 0.02
+    gold_first: int = 0
+    reask_share: float = 0.03
+    reask_after: int = 50
+
+
+CHECK_PLAN = "check_plan"
+
+
+def check_plan(reader: Reader) -> CheckPlan:
+    """The plan that the queue follows now."""
+    rows = reader.rows(_GET, key=CHECK_PLAN)
+    return CheckPlan(**json.loads(rows[0]["value"])) if rows else CheckPlan()
+
+
+def set_check_plan(db: Database, plan: CheckPlan) -> None:
+    """Set the plan that `check_plan` returns."""
+    if plan != CheckPlan(**get(db, CHECK_PLAN, {})):
+        put(db, CHECK_PLAN, asdict(plan))
 
 
 @dataclass(frozen=True)

@@ -76,6 +76,13 @@ def test_an_empty_workspace_has_a_status(db: Database) -> None:
             "alpha_ordinal_interval": None,
             "kappas": [],
         },
+        "checks": {
+            "gold_pairs": 0,
+            "gold_candidates": 0,
+            "gold": {"answered": 0, "matched": 0, "share": None, "interval": None},
+            "reask": {"answered": 0, "matched": 0, "share": None, "interval": None},
+            "annotators": [],
+        },
         "prompts": {},
         "iteration": None,
         "policy": None,

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from labeler.html import components
 from labeler.html.components import Column, Markup
 from storage.analysis.agreement import Agreement, Kappa
 from storage.analysis.annotator_fit import AnnotatorEstimate, AnnotatorFit
+from storage.analysis.checks import AnnotatorChecks, CheckResult
 from storage.analysis.intervals import NORMAL, wilson
 from storage.analysis.reliability import AnnotatorFigures
+
+NO_CHECKS: Mapping[str, AnnotatorChecks] = MappingProxyType({})
 
 _JUDGED = (
     Column("Annotator"),
@@ -60,25 +64,49 @@ _FITTED = (
     ),
 )
 
+_CHECKED = (
+    Column(
+        "Gold",
+        "right",
+        "Share of gold pairs that the annotator answered as expected. A tie or both bad counts as "
+        "missed. With its 95% interval, and the number of gold pairs.",
+    ),
+    Column(
+        "Self-consistency",
+        "right",
+        "Share of the annotator's own pairs that they judged the same again, with the sides swapped. "
+        "With its 95% interval, and the number of pairs asked again.",
+    ),
+)
+
 UNLIKELY = 3.0
 """Standard errors beyond which a figure gets a remark: by chance, for one annotator in 370.
 `_speed` and `_slope` have their own limits."""
 _MIN_JUDGMENTS = 20  # judgments below which speed is not remarked on
 
 
-def table(figures: Iterable[AnnotatorFigures], fit: AnnotatorFit | None) -> Markup:
+def table(
+    figures: Iterable[AnnotatorFigures],
+    fit: AnnotatorFit | None,
+    checks: Mapping[str, AnnotatorChecks] = NO_CHECKS,
+) -> Markup:
     """A row for each annotator with judgments, by number of judgments."""
     judged = sorted(
         (f for f in figures if f.judgments), key=lambda f: (-f.judgments, f.annotator.name)
     )
     if not judged:
         return components.empty("No judgments yet", "Figures appear after the first judgments.")
-    columns = [*_JUDGED, *(_FITTED if fit else ())]
-    rows = [_row(f, remarks(f, judged, fit), fit) for f in judged]
+    columns = [*_JUDGED, *(_CHECKED if checks else ()), *(_FITTED if fit else ())]
+    rows = [_row(f, remarks(f, judged, fit, checks), fit, checks) for f in judged]
     return components.table(columns, rows, caption="How each annotator judges")
 
 
-def _row(f: AnnotatorFigures, said: Sequence[str], fit: AnnotatorFit | None) -> Sequence[Any]:
+def _row(
+    f: AnnotatorFigures,
+    said: Sequence[str],
+    fit: AnnotatorFit | None,
+    checks: Mapping[str, AnnotatorChecks],
+) -> Sequence[Any]:
     quick = f"10%: {components.duration(f.quick_seconds)}" if f.quick_seconds is not None else ""
     pairs = f"{components.plural(f.shared_items, 'pair')}" if f.shared_items else "no pair shared"
     spread = components.interval(*f.agreement_interval) if f.agreement_interval else ""
@@ -93,9 +121,20 @@ def _row(f: AnnotatorFigures, said: Sequence[str], fit: AnnotatorFit | None) -> 
         components.figure(components.duration(f.median_seconds), quick),
         components.figure(components.percent(f.agreement), spread, pairs),
     ]
+    if checks:
+        found = checks.get(f.annotator.id, AnnotatorChecks())
+        cells += [_checked(found.gold), _checked(found.reask)]
     if fit:
         cells += _fitted_cells(fit.by_annotator.get(f.annotator.id))
     return cells
+
+
+def _checked(found: CheckResult) -> Markup | str:
+    if found.interval is None:
+        return components.DASH
+    pairs = components.plural(found.answered, "pair")
+    spread = components.interval(*found.interval)
+    return components.figure(components.percent(found.share), spread, pairs)
 
 
 def _fitted_cells(found: AnnotatorEstimate | None) -> list[Any]:
@@ -153,7 +192,10 @@ def side_bias(left_rate: float | None, decided: int) -> float | None:
 
 
 def remarks(
-    f: AnnotatorFigures, everybody: Sequence[AnnotatorFigures], fit: AnnotatorFit | None
+    f: AnnotatorFigures,
+    everybody: Sequence[AnnotatorFigures],
+    fit: AnnotatorFit | None,
+    checks: Mapping[str, AnnotatorChecks] = NO_CHECKS,
 ) -> list[str]:
     """Remarks on differences from the others in `everybody` that chance is unlikely to explain.
 
@@ -166,6 +208,8 @@ def remarks(
         _share("judges {} as both bad", f, others, lambda each: each.both_bad_rate),
         _speed(f, others),
         _agreement(f, others),
+        _missed("answers {} of gold pairs as expected", f, checks, lambda each: each.gold),
+        _missed("judges {} of pairs the same again", f, checks, lambda each: each.reask),
         _slope(fit.by_annotator.get(f.annotator.id) if fit else None),
     ]
     return [words for words in found if words]
@@ -217,6 +261,23 @@ def _agreement(f: AnnotatorFigures, others: Sequence[AnnotatorFigures]) -> str:
     if f.agreement + reach >= usual:
         return ""
     return f"agrees with others in {components.percent(f.agreement)} of cases; others {components.percent(usual)}"
+
+
+def _missed(
+    words: str,
+    f: AnnotatorFigures,
+    checks: Mapping[str, AnnotatorChecks],
+    kind: Callable[[AnnotatorChecks], CheckResult],
+) -> str:
+    """A remark if the share is below that of all others together by more than chance."""
+    mine = kind(checks.get(f.annotator.id, AnnotatorChecks()))
+    others = (kind(each) for id, each in checks.items() if id != f.annotator.id)
+    usual = sum(others, CheckResult()).share
+    if mine.share is None or usual is None:
+        return ""
+    if wilson(mine.share, mine.answered, UNLIKELY)[1] >= usual:
+        return ""
+    return f"{words.format(components.percent(mine.share))}; others {components.percent(usual)}"
 
 
 def _slope(found: AnnotatorEstimate | None) -> str:

@@ -7,15 +7,17 @@ from pathlib import Path
 
 import gradio as gr
 
+from labeler.html import components
 from labeler.html.components import Markup, render
 from labeler.research import reading
-from labeler.research.annotators import reliability_view
+from labeler.research.annotators import gold_view, reliability_view
 from labeler.research.annotators import view as annotators_view
 from labeler.research.tab import Cached, Tab, Updates, attempt, heading_slot, html_slot, on
 from storage.analysis import reliability
 from storage.analysis.agreement import agreement
+from storage.analysis.checks import check_results
 from storage.engine.database import Database
-from storage.labeling import judgments
+from storage.labeling import gold, judgments
 from storage.labeling.queue import midnight
 from storage.records import Annotator, AnnotatorRole, new_id, now
 from storage.tables import annotators, tokens
@@ -31,11 +33,19 @@ class AnnotatorsTab(Tab):
         self._accounts_changed = accounts_changed
         self._agreement = Cached(lambda: agreement(db), at_most_every=30)
         self._figures = Cached(lambda: reliability.annotator_figures(db), at_most_every=30)
+        self._checks = Cached(lambda: check_results(db), at_most_every=30)
+        self._candidates = Cached(lambda: gold.candidates(db), at_most_every=30)
         self._lay_out()
-        self.outputs = [self.people, self.reliability, self.agreement, self.flags]
+        self.outputs = [self.people, self.reliability, self.agreement, self.gold, self.flags]
         answered = [self.answer, *self.outputs]
         on(self.add.click, self._add, [self.name, self.role], [*answered, self.name])
-        for table in (self.people, self.flags):
+        on(
+            self.make_gold.click,
+            self._make_gold,
+            [self.gold_count],
+            [self.gold_answer, *self.outputs],
+        )
+        for table in (self.people, self.gold, self.flags):
             on(table.act, self._act, outputs=answered)
 
     def _lay_out(self) -> None:
@@ -58,6 +68,15 @@ class AnnotatorsTab(Tab):
         self.reliability = html_slot(elem_id="reliability")
         heading_slot("Agreement", "on pairs that two or more people judged")
         self.agreement = html_slot(elem_id="agreement")
+        heading_slot("Gold pairs", "pairs with a known answer, to check annotators")
+        with gr.Row(elem_classes="ks-panel ks-buttons"):
+            self.gold_count = gr.Number(
+                value=20, precision=0, minimum=1, maximum=1000, label="Pairs", min_width=120,
+                elem_id="gold-count",
+            )  # fmt: skip
+            self.make_gold = gr.Button("Make gold pairs", variant="primary", elem_id="gold-make")
+        self.gold_answer = html_slot(elem_id="gold-answer")
+        self.gold = html_slot(elem_id="gold", js_on_load=ACTIONS_JS)
         heading_slot("Flags", "problems that annotators reported")
         self.flags = html_slot(elem_id="flags", js_on_load=ACTIONS_JS)
 
@@ -66,11 +85,15 @@ class AnnotatorsTab(Tab):
         work = reading.work(self._db, midnight=midnight(moment))
         version = reading.judging_version(self._db)
         figures, agreed = self._figures.get(version), self._agreement.get(version)
-        fit = reliability.annotator_fit(self._db)
+        fit, pairs = reliability.annotator_fit(self._db), gold.listing(self._db)
+        used = tuple(pair.id for pair in pairs if pair.active)
+        checks = self._checks.get(version, occasion=used)
+        candidates = self._candidates.get(version, occasion=len(pairs))
         return {
             self.people: render(annotators_view.people(work, now=moment)),
-            self.reliability: render(reliability_view.table(figures.values(), fit)),
+            self.reliability: render(reliability_view.table(figures.values(), fit, checks)),
             self.agreement: render(reliability_view.agreement(agreed, fit)),
+            self.gold: render(gold_view.gold(pairs, candidates)),
             self.flags: render(annotators_view.flags(reading.flags(self._db), now=moment)),
         }
 
@@ -84,6 +107,13 @@ class AnnotatorsTab(Tab):
         answer = attempt(add, "No account was added.")
         cleared: Updates = {} if answer.refusal else {self.name: ""}
         return {self.answer: answer.html} | cleared | self.refresh()
+
+    def _make_gold(self, count: float | None) -> Updates:
+        def make() -> str:
+            made = gold.make(self._db, int(count or 0))
+            return f"{components.plural(made, 'gold pair')} made. Annotators get them from now on."
+
+        return {self.gold_answer: attempt(make, "No gold pair was made.").html} | self.refresh()
 
     def _act(self, event: gr.EventData, request: gr.Request) -> Updates:
         """Handle a click on a button in a table."""
@@ -99,6 +129,12 @@ class AnnotatorsTab(Tab):
                 case "enable":
                     person = self._set_disabled(target, disabled=False)
                     return f"{person.name} can sign in again. Without a password, they need an invite link."
+                case "gold-retire":
+                    gold.set_active(self._db, target, active=False)
+                    return "Annotators no longer get the pair, and its judgments no longer count."
+                case "gold-restore":
+                    gold.set_active(self._db, target, active=True)
+                    return "Annotators get the pair again, and its judgments count."
                 case "clear":
                     # The access check stores the signed-in person in the request.
                     assert request.request is not None

@@ -47,6 +47,7 @@ COMMANDS = (
     ("Judgments from elsewhere", "--judgments judgments.csv"),
     ("A TRL preference dataset", "--preferences dataset.parquet"),
     ("Pairs to judge here", "--pairs pairs.jsonl"),
+    ("Gold pairs", "--gold gold.jsonl"),
 )
 SCALES = (
     ("Two steps", "two-step"),

@@ -9,6 +9,7 @@ import pytest
 from labeler.research.annotators import reliability_view
 from storage.analysis.agreement import Agreement, Kappa
 from storage.analysis.annotator_fit import AnnotatorEstimate, AnnotatorFit
+from storage.analysis.checks import AnnotatorChecks, CheckResult
 from storage.analysis.reliability import AnnotatorFigures
 from storage.records import Annotator
 from tests.helpers.recording_loop import HOSTILE
@@ -163,3 +164,23 @@ def test_names_are_text():
     seen += reliability_view.agreement(replace(KNOWN, kappas=[kappa(HOSTILE, "b", 0.5, 9)]), None)
     assert seen.count("&lt;img") == 2
     assert "<img" not in seen
+
+
+def test_checks_have_columns_and_remarks_once_there_are_any():
+    checks = {
+        "a": AnnotatorChecks(gold=CheckResult(answered=10, matched=3)),
+        "b": AnnotatorChecks(
+            gold=CheckResult(answered=30, matched=27), reask=CheckResult(answered=8, matched=6)
+        ),
+    }
+    everybody = [judging("a"), judging("b"), judging("c")]
+    # Wilson's interval at three standard errors of 3 in 10 ends at 72%; the other answered 90%.
+    assert reliability_view.remarks(everybody[0], everybody, None, checks) == [
+        "answers 30% of gold pairs as expected; others 90%"
+    ]
+    assert reliability_view.remarks(everybody[1], everybody, None, checks) == []
+    rows = reliability_view.table(everybody, None, checks)
+    assert "Self-consistency" in rows
+    assert "75%" in rows
+    assert "8 pairs" in rows
+    assert "Self-consistency" not in reliability_view.table(everybody, None)

@@ -9,8 +9,8 @@ import pytest
 
 from labeler.research.tab import Cached
 from storage.engine.database import Database
-from storage.labeling import judgments, queue
-from storage.records import Annotator, Iteration
+from storage.labeling import gold, judgments, queue
+from storage.records import Annotator, Iteration, Judgment
 from storage.tables import annotators, iterations, tokens
 from tests.helpers.recording_loop import HOSTILE, RecordingLoop
 from tests.helpers.research_seed import labeling_workspace
@@ -113,3 +113,30 @@ def test_slow_figures_are_computed_at_once_on_another_occasion():
                     clock=lambda: 0.0)  # fmt: skip
     given = [("a", 1), ("b", 1), ("b", 2), ("c", 2), ("c", 1)]
     assert [cached.get(key, occasion=occasion) for key, occasion in given] == [1, 1, 2, 2, 3]
+
+
+def test_gold_pairs_are_made_and_retired_and_nothing_in_them_runs(db, live):
+    tab = live.annotators
+    pairs = queue.lease(db, "annotator-0", 2).pairs
+    for pair in pairs:
+        for who in ("annotator-0", "annotator-1"):
+            agreed = Judgment(
+                id=f"gold-{pair.comparison.id}-{who}", comparison=pair.comparison.id, annotator=who,
+                outcome="first", shown_swapped=False,
+            )  # fmt: skip
+            db.write(lambda tx, agreed=agreed: tx.store(agreed))
+
+    updates = tab._make_gold(1000)
+
+    made = gold.listing(db)
+    assert f"{len(made)} gold pairs made" in updates[tab.gold_answer]
+    assert {pair.comparison.id for pair in pairs} <= {each.source for each in made}
+    assert "Retire" in updates[tab.gold]
+    assert "<img" not in updates[tab.gold]
+    tab._act(pressed("gold-retire", made[0].id), asked_by(db))
+    assert sum(each.active for each in gold.listing(db)) == len(made) - 1
+    updates = tab._act(pressed("gold-restore", made[0].id), asked_by(db))
+    assert sum(each.active for each in gold.listing(db)) == len(made)
+    assert "It was refused" not in updates[tab.answer]
+    assert "needs the same preference by 2" in tab._make_gold(1)[tab.gold_answer]
+    assert "must be at least 1" in tab._make_gold(None)[tab.gold_answer]

@@ -370,6 +370,15 @@ def test_another_prompt_with_the_same_answers_is_another_item(db: Database) -> N
     assert agreement(db).items == 0
 
 
+FIRST_VIEW = """
+CREATE VIEW current_judgments AS
+    SELECT j.* FROM judgments AS j
+    ANTI JOIN judgments AS later ON later.replaces = j.id
+    ANTI JOIN withdrawals AS w ON w.replaces = j.id
+"""
+"""As the first migration makes it."""
+
+
 def test_items_of_an_older_workspace_and_of_a_rebuilt_one_are_found(tmp_path: Path) -> None:
     with Database.open(tmp_path / "w") as db:
         twins(db)
@@ -384,6 +393,9 @@ def test_items_of_an_older_workspace_and_of_a_rebuilt_one_are_found(tmp_path: Pa
         for acts in ("judgments", "skips", "flags"):
             db.write(lambda tx, acts=acts: tx.execute(f"ALTER TABLE {acts} DROP COLUMN seq"))
         db.write(lambda tx: tx.execute("ALTER TABLE judgments DROP COLUMN guidelines"))
+        for later in ("TABLE checks", "VIEW standing_judgments", "VIEW current_judgments"):
+            db.write(lambda tx, later=later: tx.execute(f"DROP {later}"))
+        db.write(lambda tx: tx.execute(FIRST_VIEW))
         db.write(lambda tx: tx.execute("DELETE FROM migrations WHERE name <> 'm001_initial'"))
     with Database.open(tmp_path / "w") as db:
         assert db.read(rows) == noted

@@ -19,7 +19,7 @@ from storage.engine.transaction import Tables
 from storage.errors import NotFound, StorageDamaged, WorkspaceLocked
 from storage.gate_records import Prediction
 from storage.labeling import judgments, queue
-from storage.records import Metric, ModelVersion, Run, RunNote, Snapshot, Withdrawal
+from storage.records import Check, Metric, ModelVersion, Run, RunNote, Snapshot, Withdrawal
 from storage.tables import annotators, models, policy_judgments, runs, settings, tokens
 from tests.helpers.storage_world import child, fill, outcome_of
 
@@ -73,6 +73,7 @@ def live_through_everything(db: Database) -> None:
     settings.put(db, "guidelines", "# Be kind")
     seen = {"comparison": "c1-0", "first": 0.7, "first_score": 1.0, "second_score": 0.2}
     db.write(lambda tx: tx.store(Prediction(reward_model="rm", **seen)))
+    db.write(lambda tx: tx.store(Check(comparison="c1-5", kind="gold", answer="first")))
     policy_judgments.override(db, "m", "promote", reason="read twenty samples", researcher="ann")
     db.write(lambda tx: tx.store(Snapshot(hash="s", iteration=1, judgments=("again", "bob-0"))))
 

@@ -16,7 +16,7 @@ from storage.labeling.queue import Progress
 from storage.labeling.queue_cache import QueueCache, QueueItem
 from storage.labeling.text_cache import TextCache
 from storage.records import Comparison, Iteration
-from storage.tables import iterations
+from storage.tables import iterations, settings
 from tests.helpers.storage_world import fill
 
 
@@ -195,6 +195,7 @@ def test_a_page_may_hold_40_pairs_of_many_and_4_of_few(db):
 @pytest.mark.parametrize("kind", ["judge", "skip", "flag", "in turn"])
 def test_who_undoes_everything_holds_no_more_than_64_pairs_either(db, monkeypatch, kind):
     monkeypatch.setattr(judgments, "MAX_FLAGS", 1000)
+    settings.set_check_plan(db, settings.CheckPlan(gold_share=0, reask_share=0))
     fill(db, 100)
     acts = {"judge": judge, "skip": skip, "flag": flag}
     doing = list(acts) if kind == "in turn" else [kind]
