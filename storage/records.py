@@ -70,6 +70,14 @@ Scale = Literal["two-step", "one-press"]
 StrengthRule = Literal["optional", "required"]
 """Whether a preference may be without a strength."""
 STRENGTHS = {1: "slightly", 2: "clearly", 3: "much"}
+Presence = Literal["off", "optional", "required"]
+"""Whether the form has a part, and whether a judgment may be without it."""
+SafetyLabel = Literal["safe", "borderline", "unsafe"]
+"""The safety of one response by itself, not compared with the other."""
+MAX_TAGS = 20
+"""Reason tags of one response."""
+MAX_TAG_LENGTH = 60
+"""Characters."""
 
 
 def now() -> datetime:
@@ -89,6 +97,21 @@ def digest(*parts: str) -> str:
         raw = part.encode("utf-8", "surrogatepass")
         h.update(len(raw).to_bytes(8, "big") + raw)
     return h.hexdigest()
+
+
+def check_tags(name: str, tags: Sequence[str]) -> tuple[str, ...]:
+    """Reason tags as a tuple; ValueError for too many, for one given twice or one that is no short
+    text.  `name` says in the message what they are."""
+    for tag in tags:
+        if not isinstance(tag, str) or not tag.strip() or not tag.isprintable():
+            raise ValueError(f"{name}: {tag!r} must be printable text that is not blank")
+        if len(tag) > MAX_TAG_LENGTH:
+            raise ValueError(f"{name}: {tag!r} has more than {MAX_TAG_LENGTH} characters")
+    if len(tags) > MAX_TAGS:
+        raise ValueError(f"{name}: {len(tags)} tags; the limit is {MAX_TAGS}")
+    if len(set(tags)) != len(tags):
+        raise ValueError(f"{name}: each tag may be given once")
+    return tuple(tags)
 
 
 def derive_seed(*parts: str) -> int:
@@ -278,8 +301,9 @@ class Judgment:
     """One annotator's judgment of one comparison; it never changes.
 
     `shown_swapped` is True if `first` was on the right (B).  `strength` is 1 slightly, 2 clearly or
-    3 much better.  `criteria` maps a criterion to first, second or tie.  `replaces` is the id of
-    the annotator's earlier judgment that this one revises.  `guidelines` is the version (digest) of
+    3 much better.  `criteria` maps a criterion to first, second or tie.  `reasons` maps first and second
+    to the reason tags of that response, `safety` to its `SafetyLabel`.  `comment` is the rationale.
+    `replaces` is the id of the annotator's earlier judgment that this one revises.  `guidelines` is the version (digest) of
     the guidelines on the annotator's page, None if unknown.
     """
 
@@ -290,6 +314,8 @@ class Judgment:
     shown_swapped: bool
     strength: int | None = None
     criteria: Mapping[str, str] = field(default_factory=dict)
+    reasons: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    safety: Mapping[str, str] = field(default_factory=dict)
     comment: str = ""
     milliseconds: int | None = None
     guidelines: str | None = None
@@ -305,6 +331,15 @@ class Judgment:
         for name, side in self.criteria.items():
             check_choice("criterion", name, CRITERIA)
             check_choice(f"criterion {name}", side, ("first", "second", "tie"))
+        # None in rows from before the column.  Sorted: equal judgments are written alike.
+        reasons = {k: check_tags("reasons", v) for k, v in sorted((self.reasons or {}).items())}
+        object.__setattr__(self, "reasons", {side: tags for side, tags in reasons.items() if tags})
+        object.__setattr__(self, "safety", dict(sorted((self.safety or {}).items())))
+        for name, sides in {"reasons": self.reasons, "safety": self.safety}.items():
+            for side in sides:
+                check_choice(f"side of {name}", side, ("first", "second"))
+        for side, label in self.safety.items():
+            check_choice(f"safety of {side}", label, SafetyLabel)
 
 
 @dataclass(frozen=True, kw_only=True)

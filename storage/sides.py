@@ -11,7 +11,12 @@ pipeline/sampling/pairs.py), written pairs in an order that depends on the works
 (`_order` in storage/importing/written_pairs.py).
 """
 
+from collections.abc import Mapping
+from typing import TypeVar
+
 from storage.records import Outcome, ScreenOutcome, check_choice, digest
+
+T = TypeVar("T")
 
 
 def canonical_outcome(outcome: ScreenOutcome, *, shown_swapped: bool) -> Outcome:
@@ -27,6 +32,23 @@ def screen_outcome(outcome: Outcome, *, shown_swapped: bool) -> ScreenOutcome:
     if outcome == "tie" or outcome == "both_bad":
         return outcome
     return "a" if (outcome == "first") != shown_swapped else "b"
+
+
+def canonical_sides(values: Mapping[str, T], *, shown_swapped: bool) -> dict[str, T]:
+    """Values by first and second for values by a and b; ValueError for another key."""
+    for side in values:
+        check_choice("side", side, ("a", "b"))
+    return {
+        "first" if (side == "a") != shown_swapped else "second": value
+        for side, value in values.items()
+    }
+
+
+def screen_sides(values: Mapping[str, T], *, shown_swapped: bool) -> dict[str, T]:
+    """The inverse of `canonical_sides`."""
+    return {
+        "a" if (side == "first") != shown_swapped else "b": value for side, value in values.items()
+    }
 
 
 def shown_swapped(annotator: str, comparison: str) -> bool:

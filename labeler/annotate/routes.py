@@ -43,7 +43,15 @@ from storage.engine.database import Database
 from storage.errors import Conflict, NotFound, NotLeased, StorageUnavailable
 from storage.labeling import judgments, queue
 from storage.labeling.own_figures import OwnFigures
-from storage.records import MAX_VIEW_MS, Annotator, Criterion, ScreenOutcome
+from storage.records import (
+    MAX_TAG_LENGTH,
+    MAX_TAGS,
+    MAX_VIEW_MS,
+    Annotator,
+    Criterion,
+    SafetyLabel,
+    ScreenOutcome,
+)
 
 _LOG = logging.getLogger(__name__)
 MAX_COMMENT_LENGTH = 5_000
@@ -66,6 +74,10 @@ def _with_few_names(value: Any) -> Any:
     if isinstance(value, dict) and len(value) > _MAX_FIELDS:
         raise ValueError(f"has {len(value):,} fields; the limit is {_MAX_FIELDS}")
     return value
+
+
+Side = Literal["a", "b"]
+Tag = Annotated[str, Field(min_length=1, max_length=MAX_TAG_LENGTH), AfterValidator(_without_nul)]
 
 
 class ActBody(BaseModel):
@@ -94,6 +106,11 @@ class JudgmentBody(ActBody):
         dict[Criterion, Literal["a", "b", "tie"]],
         BeforeValidator(_with_few_names),
     ] = {}
+    reasons: Annotated[
+        dict[Side, Annotated[list[Tag], Field(max_length=MAX_TAGS)]],
+        BeforeValidator(_with_few_names),
+    ] = {}
+    safety: Annotated[dict[Side, SafetyLabel], BeforeValidator(_with_few_names)] = {}
     comment: Comment = ""
     milliseconds: int | None = Field(default=None, ge=0, le=MAX_VIEW_MS, strict=True)
     guidelines: Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")] | None = None

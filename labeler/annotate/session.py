@@ -8,7 +8,7 @@ commit.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -35,6 +35,7 @@ from storage.records import (
     now,
 )
 from storage.tables import guidelines, iterations, settings
+from storage.tables.settings import JudgmentForm
 
 MAX_AT_ONCE = queue.AT_ONCE
 """Limit of pairs per request."""
@@ -42,6 +43,10 @@ MAX_RESPONSE_LENGTH = 2_000_000
 """Limit of characters per request; the first pair is always returned."""
 
 NEEDS_STRENGTH = "A preference needs a strength in this project: slightly, clearly or much."
+NEEDS_SAFETY = (
+    "A judgment needs a safety label for each response in this project: safe, borderline or unsafe."
+)
+NEEDS_RATIONALE = "A judgment needs a rationale in this project: write why you decided this way."
 
 DEFAULT_GUIDELINES = """\
 Choose the response that you would prefer if you had asked the question.
@@ -156,14 +161,12 @@ class LabelSession:
     ) -> Callable[[Transaction], Judgment]:
         """`judgments.judgment_operation`, which refuses what the project's form does not allow."""
         store = judgments.judgment_operation(annotator=annotator.id, **fields)
-        if fields["strength"] or fields["outcome"] not in ("a", "b"):
-            return store
 
         def operation(tx: Transaction) -> Judgment:
+            missing = _missing(settings.known_judgment_form(tx), annotator, fields)
             # A judgment that was stored before the rule changed still gets its answer.
-            required = settings.known_judgment_form(tx).strength == "required"
-            if required and not tx.observer(QueueCache).is_used(tx, fields["id"]):
-                raise ValueError(NEEDS_STRENGTH)
+            if missing and not tx.observer(QueueCache).is_used(tx, fields["id"]):
+                raise ValueError(missing)
             return store(tx)
 
         return operation
@@ -180,7 +183,7 @@ class LabelSession:
 
     def progress(self, annotator: Annotator, *, offset: int = 0) -> dict[str, Any]:
         """The fields of `queue.Progress`, ``latest``, the id of the act that undo withdraws, and
-        the ``form`` in which preferences are stated.
+        the ``form`` of a judgment.
 
         `offset`: minutes that their clock is ahead of UTC.
         """
@@ -217,6 +220,24 @@ class LabelSession:
         """The guidelines as text and HTML; ``version`` changes with the text."""
         text = guidelines.current(self._db, DEFAULT_GUIDELINES)
         return {"version": digest(text), "text": text, "html": render(text, document=True)}
+
+
+def _missing(form: JudgmentForm, annotator: Annotator, fields: Mapping[str, Any]) -> str | None:
+    """Why the form requires more; None if nothing is missing.
+
+    Only people can have a rationale and know what is safe; simulated annotators and models give
+    outcomes and strengths.
+    """
+    prefers = fields["outcome"] in ("a", "b")
+    if form.strength == "required" and prefers and not fields["strength"]:
+        return NEEDS_STRENGTH
+    if annotator.kind != "person":
+        return None
+    if form.safety == "required" and not {"a", "b"} <= {*fields["safety"]}:
+        return NEEDS_SAFETY
+    if form.rationale == "required" and not fields["comment"].strip():
+        return NEEDS_RATIONALE
+    return None
 
 
 def _kind(act: Judgment | Skip | Flag) -> str:

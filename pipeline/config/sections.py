@@ -32,7 +32,7 @@ from pipeline.ppo.settings import (
     toml,
     unknown,
 )
-from storage.records import Arm
+from storage.records import CRITERIA, Arm, Criterion, check_tags
 
 CONFIGS = Path(__file__).parent / "presets"
 """The settings files that come with the project."""
@@ -78,6 +78,18 @@ class LabelingConfig(Section):
     strength: Literal["optional", "required"] = setting(
         "optional", "Whether A or B needs a strength (slightly, clearly, much)."
     )
+    criteria: tuple[Criterion, ...] = setting(
+        CRITERIA, "The qualities by which annotators can compare the two responses."
+    )
+    reasons: tuple[str, ...] = setting(
+        (), "Reason tags that annotators can give each response, such as too long."
+    )
+    rationale: Literal["off", "optional", "required"] = setting(
+        "optional", "Whether annotators write why they decided."
+    )
+    safety: Literal["off", "optional", "required"] = setting(
+        "off", "Whether annotators label each response as safe, borderline or unsafe."
+    )
     gold_share: float = setting(
         0.02,
         "Share of an annotator's pairs that are gold pairs, if there are any; 0 is off.",
@@ -96,6 +108,10 @@ class LabelingConfig(Section):
     reask_after: int = setting(
         50, "Pairs that an annotator judges before one of them is asked again.", low=1
     )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_tags("labeling.reasons", self.reasons)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import partial
 
 from pipeline.config import metric_definitions, paths
@@ -53,9 +53,9 @@ class Loop:
         )
         # Storage counts the labels of these kinds of annotators.
         settings.set_learn_from(db, self._current_config().reward.learn_from)
-        form = settings.JudgmentForm(config.labeling.scale, config.labeling.strength)
-        settings.configure_judgment_form(db, form)
         labeling = config.labeling
+        form = {f.name: getattr(labeling, f.name) for f in fields(settings.JudgmentForm)}
+        settings.configure_judgment_form(db, settings.JudgmentForm(**form))
         plan = settings.CheckPlan(
             gold_share=labeling.gold_share,
             gold_first=labeling.gold_first,

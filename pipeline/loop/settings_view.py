@@ -45,7 +45,10 @@ READ_BY: Mapping[Stage, tuple[str, ...]] = {
 
 _REFERENCE_SETTINGS = ("model.name", "sft")
 _PAIR_SETTINGS = ("sampling", "labeling", "gate.labels", "gate.most")
-_FORM_SETTINGS = ("labeling.scale", "labeling.strength")
+_FORM_SETTINGS = tuple(
+    f"labeling.{name}"
+    for name in ("scale", "strength", "criteria", "reasons", "rationale", "safety")
+)
 _REWARD_MODEL_SETTINGS = ("reward", "sampling.batch")
 """DPO learns from the judgments that the reward model learned from, so `reward` affects it too.  The
 reward stage samples responses with `sampling.batch` to center rewards."""

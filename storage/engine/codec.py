@@ -201,7 +201,10 @@ def _json_value(value: Any) -> Any:
 
 # Fields whose column contains JSON text.
 JSON_FIELDS = frozenset(
-    {"messages", "criteria", "summary", "settings", "evaluation", "config", "value", "payload"}
+    {
+        *("messages", "criteria", "reasons", "safety", "summary", "settings", "evaluation"),
+        *("config", "value", "payload"),
+    }
 )
 
 

@@ -157,6 +157,12 @@ def m007_checks(connection: Connection) -> None:
     connection.execute(_CHECKS)
 
 
+def m008_form(connection: Connection) -> None:
+    """Reason tags and safety labels of each response, in a judgment."""
+    for column in ("reasons", "safety"):
+        connection.execute(f"ALTER TABLE judgments ADD COLUMN {column} JSON")
+
+
 _ORDER = """
     SELECT id, row_number() OVER (ORDER BY created_at, id) AS seq FROM (
         SELECT id, created_at FROM judgments UNION ALL
@@ -172,6 +178,7 @@ MIGRATIONS: tuple[Migration, ...] = (
     m005_policy_stage,
     m006_guidelines,
     m007_checks,
+    m008_form,
 )
 
 # `journal_bytes`: the length of the journal that is applied, written in each group's transaction.

@@ -47,6 +47,8 @@ _COLUMNS = {
     "annotator_kind": "person, simulated or model",
     "strength": "1 slightly, 2 clearly, 3 much; empty if not given",
     "criteria": "outcomes for single criteria: a, b or tie",
+    "reasons": "the annotator's reason tags of each response, by a and b",
+    "safety": "the safety label of each response, by a and b: safe, borderline or unsafe",
     "comment": "free text by the annotator",
     "guidelines": "the version of the guidelines on the annotator's page; empty if not known",
     "milliseconds": "time from the display of the pair to the answer",

@@ -50,7 +50,8 @@ _JUDGED = """
            CASE WHEN fm.role = 'external' THEN fm.name ELSE f.policy END AS first_model,
            CASE WHEN sm.role = 'external' THEN sm.name ELSE s.policy END AS second_model,
            j.annotator, a.kind AS annotator_kind, j.outcome, j.shown_swapped, j.strength,
-           j.criteria::VARCHAR AS criteria, j.comment, j.milliseconds, j.guidelines,
+           j.criteria::VARCHAR AS criteria, j.reasons::VARCHAR AS reasons,
+           j.safety::VARCHAR AS safety, j.comment, j.milliseconds, j.guidelines,
            w.created_at AS withdrawn_at,
            CASE WHEN w.id IS NOT NULL THEN 'withdrawn'
                 WHEN later.id IS NOT NULL THEN 'revised' ELSE 'current' END AS status,

@@ -30,7 +30,7 @@ from typing import Any, Literal
 import pyarrow as pa
 
 from storage.records import CRITERIA, Message, Outcome, as_messages, digest
-from storage.sides import screen_outcome
+from storage.sides import screen_outcome, screen_sides
 
 Format = Literal["trl", "trl-conversational", "trl-unpaired", "raw"]
 Ties = Literal["drop", "split", "keep"]
@@ -61,6 +61,8 @@ class ExportedJudgment:
     shown_swapped: bool
     strength: int | None
     criteria: Mapping[str, Outcome]
+    reasons: Mapping[str, list[str]]
+    safety: Mapping[str, str]
     comment: str
     milliseconds: int | None
     guidelines: str | None
@@ -129,6 +131,8 @@ _RAW = pa.schema(
         ("outcome", pa.string()),
         ("strength", pa.int64()),
         ("criteria", pa.struct([(name, pa.string()) for name in CRITERIA])),
+        ("reasons", pa.struct([(side, pa.list_(pa.string())) for side in "ab"])),
+        ("safety", pa.struct([(side, pa.string()) for side in "ab"])),
         ("comment", pa.string()),
         ("milliseconds", pa.int64()),
         ("guidelines", pa.string()),
@@ -218,8 +222,15 @@ def _raw_rows(judged: ExportedJudgment) -> list[DatasetRow]:
             name: on_screen(judged.criteria[name]) if name in judged.criteria else None
             for name in CRITERIA
         },
+        "reasons": _both(judged.reasons, judged.shown_swapped),
+        "safety": _both(judged.safety, judged.shown_swapped),
     }
     return [{name: row[name] for name in _RAW.names}]
+
+
+def _both(values: Mapping[str, Any], shown_swapped: bool) -> dict[str, Any]:
+    """Values by a and b, None for a side without one: columns are the same in all rows."""
+    return dict.fromkeys("ab") | screen_sides(values, shown_swapped=shown_swapped)
 
 
 def _chat(messages: Iterable[Message]) -> list[dict[str, str]]:
@@ -230,6 +241,7 @@ def judged_from(row: Mapping[str, Any], *, annotator: str) -> ExportedJudgment:
     """An `ExportedJudgment` from a row of the export query; `annotator` is the published name."""
     values = dict(row)
     values["messages"] = as_messages(json.loads(values["messages"]))
-    values["criteria"] = json.loads(values["criteria"] or "{}")
+    for name in ("criteria", "reasons", "safety"):
+        values[name] = json.loads(values[name] or "{}") or {}
     values["annotator"] = annotator
     return ExportedJudgment(**values)

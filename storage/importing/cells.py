@@ -161,6 +161,20 @@ class Cells:
 
     def mapping(self, column: str) -> dict[str, str]:
         """A JSON object of strings, or its text in CSV and parquet."""
+        return {k: str(v) for k, v in self._object(column).items()}
+
+    def lists(self, column: str) -> dict[str, tuple[str, ...]]:
+        """The same of lists of strings; empty lists are left out."""
+        found = self._object(column)
+        for key, texts in found.items():
+            if not isinstance(texts, list) or not all(isinstance(each, str) for each in texts):
+                raise ValueError(
+                    f'{column}: {key} must be a list of texts, as in {{"a": ["vague"]}}'
+                )
+        return {key: tuple(texts) for key, texts in found.items() if texts}
+
+    def _object(self, column: str) -> dict[str, Any]:
+        """A JSON object, without the keys whose value is null."""
         if not self.has(column):
             return {}
         value = self._values[column]
@@ -172,7 +186,7 @@ class Cells:
             raise ValueError(f"{column} has {value.twice} twice")
         if not isinstance(value, Mapping):
             raise ValueError(f'{column} must be an object like {{"helpful": "a"}}')
-        return {str(k): str(v) for k, v in value.items() if v is not None}
+        return {str(k): v for k, v in value.items() if v is not None}
 
     def _default(self, column: str, default: str | None) -> str:
         if default is None:

@@ -66,6 +66,7 @@ _JUDGMENT_COLUMNS = (
     *("outcome", "strength", "comment", "created_at", "model_a", "model_b", "item", "id"),
     *("comparison", "shown_swapped", "criteria", "milliseconds", "replaces", "withdrawn_at"),
     *("prompt_role", "annotator_kind", "guidelines", "arm", "expected", "repeats"),
+    *("reasons", "safety"),
     # In raw exports; an import ignores them.
     *("status", "iteration"),
 )
@@ -326,6 +327,8 @@ def _judgment_vote(cells: Cells, *, role: PromptRole, source: str) -> Vote:
         outcome=cast(ScreenOutcome, cells.choice("outcome", get_args(ScreenOutcome))),
         strength=_strength(cells),
         criteria=cells.mapping("criteria"),
+        reasons=cells.lists("reasons"),
+        safety=cells.mapping("safety"),
         comment=cells.text("comment", ""),
         milliseconds=cells.integer("milliseconds", low=0, high=MAX_VIEW_MS),
         guidelines=cells.name("guidelines", "") or None,

@@ -29,7 +29,7 @@ from storage.records import (
     digest,
     new_id,
 )
-from storage.sides import canonical_outcome, shown_swapped
+from storage.sides import canonical_outcome, canonical_sides, shown_swapped
 from storage.tables.annotators import require_name
 from storage.tables.pseudonyms import known_key, pseudonyms_here, written_id
 
@@ -336,6 +336,8 @@ class _Planner:
             shown_swapped=swapped,
             strength=vote.strength,
             criteria={k: _side(v, a_is_first) for k, v in vote.criteria.items()},
+            reasons=canonical_sides(vote.reasons, shown_swapped=not a_is_first),
+            safety=canonical_sides(vote.safety, shown_swapped=not a_is_first),
             comment=vote.comment,
             milliseconds=vote.milliseconds,
             guidelines=vote.guidelines,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal
@@ -63,6 +63,8 @@ class Vote:
     kind: AnnotatorKind | None = None
     strength: int | None = None
     criteria: Mapping[str, str] = field(default_factory=dict)
+    reasons: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    safety: Mapping[str, str] = field(default_factory=dict)
     comment: str = ""
     milliseconds: int | None = None
     guidelines: str | None = None
@@ -92,6 +94,7 @@ class Vote:
         said = [self.outcome, self.strength, self.criteria, self.comment, self.milliseconds]
         if self.guidelines is not None:  # rows of earlier versions keep their ids
             said.append(self.guidelines)
+        said += [each for each in (self.reasons, self.safety) if each]
         # Includes which text was on the left: a vote with swapped sides is a different vote.
         shown = digest(self.a.text, self.b.text) if self.sides_known else ""
         when = self.created_at.isoformat() if self.created_at else ""

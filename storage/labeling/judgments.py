@@ -10,7 +10,7 @@ revision does not restore the revised judgment: the annotator judges the pair ag
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from storage.engine.codec import from_row
@@ -20,7 +20,7 @@ from storage.errors import Conflict, NotFound, NotLeased
 from storage.labeling import queue
 from storage.labeling.queue_cache import Act, QueueCache, QueueItem, grant
 from storage.records import Flag, Judgment, ScreenOutcome, Skip, Withdrawal, check_choice
-from storage.sides import canonical_outcome, shown_swapped
+from storage.sides import canonical_outcome, canonical_sides, shown_swapped
 
 ActT = TypeVar("ActT", Judgment, Skip, Flag)
 
@@ -61,6 +61,8 @@ def judgment_operation(
     outcome: ScreenOutcome,
     strength: int | None = None,
     criteria: Mapping[str, str] | None = None,
+    reasons: Mapping[str, Sequence[str]] | None = None,
+    safety: Mapping[str, str] | None = None,
     comment: str = "",
     milliseconds: int | None = None,
     guidelines: str | None = None,
@@ -68,7 +70,7 @@ def judgment_operation(
 ) -> Callable[[Transaction], Judgment]:
     """The operation that stores a judgment with the sides of the screen, for `Database.submit`.
 
-    `outcome` and `criteria` are a or b.  A second judgment of the same comparison revises the
+    `outcome`, `criteria` and the keys of `reasons` and `safety` are a or b.  A second judgment of the same comparison revises the
     annotator's current one; if `replaces` names another judgment, it is a Conflict.  An annotator
     who has ever had a lease may judge, however late.
 
@@ -77,7 +79,9 @@ def judgment_operation(
     check_id(id)
     swapped = shown_swapped(annotator, comparison)
     canonical = canonical_outcome(outcome, shown_swapped=swapped)
-    sides = _canonical_criteria(criteria or {}, swapped=swapped)
+    by_criterion = _canonical_criteria(criteria or {}, swapped=swapped)
+    tags = canonical_sides(reasons or {}, shown_swapped=swapped)
+    labels = canonical_sides(safety or {}, shown_swapped=swapped)
 
     def operation(tx: Transaction) -> Judgment:
         item = tx.observer(QueueCache).item(tx, comparison)
@@ -89,7 +93,9 @@ def judgment_operation(
             outcome=canonical,
             shown_swapped=swapped,
             strength=strength,
-            criteria=sides,
+            criteria=by_criterion,
+            reasons=tags,
+            safety=labels,
             comment=comment,
             milliseconds=milliseconds,
             guidelines=guidelines,
@@ -255,7 +261,9 @@ def _store_once(tx: Transaction, item: QueueItem, act: ActT) -> ActT:
 
 _USED = "the id {id!r} is already used for other content; use a new one"
 # Fields that must be equal in a repeated act; times and `replaces` may differ.
-_CONTENT = ("comparison", "annotator", "outcome", "strength", "criteria", "comment")
+_CONTENT = (
+    *("comparison", "annotator", "outcome", "strength", "criteria", "reasons", "safety", "comment"),
+)
 
 
 def _same(earlier: Act, again: ActT) -> ActT:

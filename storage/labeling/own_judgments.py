@@ -14,7 +14,7 @@ from typing import Any
 from storage.engine.database import Database
 from storage.errors import NotFound
 from storage.records import ScreenOutcome
-from storage.sides import screen_outcome, shown_swapped
+from storage.sides import screen_outcome, screen_sides, shown_swapped
 
 PAGE = 30
 """Judgments per request."""
@@ -69,13 +69,16 @@ class ListedJudgment:
 
 @dataclass(frozen=True, kw_only=True)
 class OwnJudgment:
-    """A judgment as its annotator gave it; `criteria` has a, b or tie, `guidelines` a version."""
+    """A judgment as its annotator gave it; `criteria` has a, b or tie; `reasons` and `safety` are by
+    a and b; `guidelines` is a version."""
 
     id: str
     comparison: str
     outcome: ScreenOutcome
     strength: int | None
     criteria: dict[str, ScreenOutcome]
+    reasons: dict[str, list[str]]
+    safety: dict[str, str]
     comment: str
     milliseconds: int | None
     guidelines: str | None
@@ -114,6 +117,8 @@ def own_judgment(db: Database, annotator: str, id: str) -> OwnJudgment:
         criteria={
             name: screen_outcome(side, shown_swapped=swapped) for name, side in criteria.items()
         },
+        reasons=screen_sides(json.loads(row["reasons"] or "{}"), shown_swapped=swapped),
+        safety=screen_sides(json.loads(row["safety"] or "{}"), shown_swapped=swapped),
         comment=row["comment"] or "",
         milliseconds=row["milliseconds"],
         guidelines=row["guidelines"],

@@ -13,11 +13,15 @@ from storage.engine.database import Database
 from storage.engine.lookup import Reader
 from storage.engine.transaction import Transaction
 from storage.records import (
+    CRITERIA,
     LEARNED_FROM,
     AnnotatorKind,
+    Criterion,
+    Presence,
     Scale,
     StrengthRule,
     check_choice,
+    check_tags,
 )
 
 _GET = "SELECT value FROM settings WHERE key = $key"
@@ -97,14 +101,29 @@ def set_check_plan(db: Database, plan: CheckPlan) -> None:
 
 @dataclass(frozen=True)
 class JudgmentForm:
-    """How annotators state a preference (`labeling.scale` and `labeling.strength`)."""
+    """What annotators are asked about a pair (the settings of the same names in `labeling`).
+
+    `reasons` are the tags that they can give each response.
+    """
 
     scale: Scale = "two-step"
     strength: StrengthRule = "optional"
+    criteria: Sequence[Criterion] = CRITERIA
+    reasons: Sequence[str] = ()
+    rationale: Presence = "optional"
+    safety: Presence = "off"
 
     def __post_init__(self) -> None:
         check_choice("scale", self.scale, Scale)
         check_choice("strength", self.strength, StrengthRule)
+        check_choice("rationale", self.rationale, Presence)
+        check_choice("safety", self.safety, Presence)
+        for name in self.criteria:
+            check_choice("criterion", name, CRITERIA)
+        # Lists in stored forms; criteria always in the same order.
+        criteria = tuple(name for name in CRITERIA if name in self.criteria)
+        object.__setattr__(self, "criteria", criteria)
+        object.__setattr__(self, "reasons", check_tags("reasons", self.reasons))
 
 
 _FORM = "judgment_form"

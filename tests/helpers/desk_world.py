@@ -134,9 +134,9 @@ def plain_pairs(count: int) -> list[tuple[str | list[Message], str, str]]:
     ]
 
 
-def add_person(db: Database, name: str, role: Any = "annotator") -> Annotator:
+def add_person(db: Database, name: str, role: Any = "annotator", kind: Any = "person") -> Annotator:
     """Somebody whose id is made of the name, so that sides do not change from run to run."""
-    return annotators.add(db, Annotator(id=f"who-{digest(name)}", name=name, role=role))
+    return annotators.add(db, Annotator(id=f"who-{digest(name)}", name=name, role=role, kind=kind))
 
 
 def session_cookie(app: FastAPI, db: Database, who: Annotator) -> dict[str, str]:

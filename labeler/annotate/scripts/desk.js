@@ -3,6 +3,11 @@
 const HISTORY = 50; // latest acts of this page, which it can undo without asking the server
 const UNREAD = 250; // milliseconds in which nobody can read a pair: a judgment is then a slip
 
+const FORM = { scale: "two-step", strength: "optional", criteria: Object.keys(CRITERIA), reasons: [], rationale: "optional", safety: "off" };
+const MISSING = {
+  safety: "First label both responses: safe, borderline or unsafe.",
+  comment: "First write why you decide this way. Ctrl+Enter sends the judgment.",
+};
 const MENUS = ":is(.menu, .more)";
 
 class Desk {
@@ -84,6 +89,7 @@ class Desk {
     } else if (pair !== this.shown) {
       if (!this.shown) this.refresh(); // the counts do not include the new pairs yet
       this.shown = pair;
+      this.unsent = null;
       this.judging = true;
       this.fresh = !this.known.has(pair);
       this.known.add(pair);
@@ -118,14 +124,24 @@ class Desk {
     const { scale, strength } = this.form;
     $(".strength > span").textContent = `How much better?${strength === "required" ? " (required)" : ""}`;
     $(".strength").setAttribute("aria-label", `How much better? (${strength}; choose before A or B)`);
-    if ($(".desk").dataset.scale === scale) return;
-    $(".desk").dataset.scale = scale;
-    $(".choices").replaceChildren($(`template[data-scale="${scale}"]`).content.cloneNode(true));
-    keys.use(scale);
+    if (this.formShown === JSON.stringify(this.form)) return;
+    this.formShown = JSON.stringify(this.form);
+    this.draft.use(this.form);
+    // On a narrow screen they would cover the pair.
+    const required = this.form.safety === "required" || this.form.rationale === "required";
+    if (required && !NARROW.matches) this.toggleDetails(true);
+    if ($(".desk").dataset.scale !== scale) {
+      $(".desk").dataset.scale = scale;
+      $(".choices").replaceChildren($(`template[data-scale="${scale}"]`).content.cloneNode(true));
+    }
+    const parts = PARTS.filter((part) => !$(`.details .${part}`).hidden);
+    $(".strength ~ [data-do=details]").hidden = !parts.length;
+    keys.use(scale, parts.length ? ["details", ...parts] : []);
   }
 
+  // The copy of an earlier version has fewer parts.
   get form() {
-    return this.counts.progress.form ?? { scale: "two-step", strength: "optional" };
+    return { ...FORM, ...this.counts.progress.form };
   }
 
   // Announce the latest act together with what follows: a screen reader may skip the first of two.
@@ -204,18 +220,23 @@ class Desk {
 
   // `by`: the strength that a step of the scale states; otherwise it was chosen before.
   judge(outcome, by) {
-    const { criteria, comment, strength: chosen } = this.draft.read();
-    const strength = by ?? (this.form.scale === "two-step" ? chosen : null);
+    const said = this.draft.read();
+    const strength = by ?? (this.form.scale === "two-step" ? said.strength : null);
     const prefers = outcome === "a" || outcome === "b";
     if (prefers && !strength && this.form.strength === "required") {
       return this.tell("First choose how much better the response is: slightly, clearly or much.");
+    }
+    const missing = this.missingPart(said);
+    if (missing) {
+      this.unsent = [outcome, by];
+      this.goTo(missing);
+      return this.tell(MISSING[missing]);
     }
     const body = { outcome, milliseconds: this.stopwatch.read() };
     const earlier = this.buffer.current?.revises;
     if (earlier) body.replaces = earlier.id;
     if (prefers && strength) body.strength = strength;
-    if (Object.keys(criteria).length) body.criteria = criteria;
-    if (comment) body.comment = comment;
+    for (const part of PARTS) if (Object.keys(said[part]).length) body[part] = said[part];
     const { version } = $(".guidelines").dataset;
     if (version) body.guidelines = version;
     // A tie has no strength, which the annotator must hear; an undo brings it back.
@@ -223,6 +244,12 @@ class Desk {
     const changed = earlier ? " (changed)" : "";
     this.act("/label/api/judgments", body, judgmentInWords(body) + lost + changed, judgmentInShort(body) + inShort + changed);
     flash(outcome);
+  }
+
+  // The required part that the draft lacks, if any.
+  missingPart({ safety, comment }) {
+    if (this.form.safety === "required" && Object.keys(safety).length < 2) return "safety";
+    return this.form.rationale === "required" && !comment ? "comment" : null;
   }
 
   skip() {
@@ -280,8 +307,8 @@ class Desk {
     const unsent = this.outbox.acts.some(({ body }) => body.comparison === pair.id || body.replaces === judgment.id);
     if (unsent) return "A change to this judgment is not saved yet. Try again when it is saved.";
     if (this.buffer.pairs.some(({ id }) => id === pair.id)) return "This pair is already open.";
-    const { strength, criteria, comment } = judgment;
-    pair.revises = { ...judgment, draft: { strength, criteria, comment } };
+    const { strength, criteria, reasons, safety, comment } = judgment;
+    pair.revises = { ...judgment, draft: { strength, criteria, reasons, safety, comment } };
     this.buffer.putBack(pair);
     return null;
   }
@@ -296,8 +323,8 @@ class Desk {
   // Undo of a revision: the earlier judgment is given again, as a revision of its own, because stored
   // judgments never change and a withdrawal would leave the pair without one.
   restore({ id: replaces, pair }) {
-    const { outcome, strength, criteria, comment, milliseconds, guidelines } = pair.revises;
-    const body = { id: newId(), comparison: pair.id, outcome, replaces, comment, criteria };
+    const { outcome, strength, criteria, reasons, safety, comment, milliseconds, guidelines } = pair.revises;
+    const body = { id: newId(), comparison: pair.id, outcome, replaces, comment, criteria, reasons, safety };
     if (strength) body.strength = strength;
     if (milliseconds !== null) body.milliseconds = milliseconds;
     if (guidelines) body.guidelines = guidelines;
@@ -366,9 +393,10 @@ class Desk {
     keys.show();
   }
 
-  openComment() {
+  // `part` is one of PARTS.
+  goTo(part) {
     this.toggleDetails(true);
-    $(".comment textarea").focus();
+    $(`.details .${part} :is(textarea, button)`).focus();
   }
 
   openDrawer() {
@@ -476,7 +504,7 @@ class Desk {
       slightly: () => this.draft.setStrength(1),
       clearly: () => this.draft.setStrength(2),
       much: () => this.draft.setStrength(3),
-      comment: () => this.openComment(),
+      ...Object.fromEntries(PARTS.map((part) => [part, () => this.goTo(part)])),
       jump: jumpToResponses,
       switch: () => sides.toggle(),
       ...{ undo, skip, flag, details, plain, differences, judgments, guidelines, help },
@@ -516,10 +544,12 @@ class Desk {
     else this.sendComment();
   }
 
-  // A comment belongs to a judgment: without a choice there is nothing to send.
+  // A comment belongs to a judgment: without a choice there is nothing to send.  `unsent` is the
+  // choice that lacked a required part.
   sendComment() {
     const earlier = this.shown?.revises;
     if (earlier) return this.judge(earlier.outcome, $(".choice.earlier")?.dataset.by && earlier.strength);
+    if (this.unsent) return this.judge(...this.unsent);
     $(".comment textarea").blur();
     this.tell(this.form.scale === "two-step" ? "Choose A or B first." : "Choose a step of the scale first.");
   }

@@ -1,6 +1,9 @@
-// The annotator's unsent input for a pair besides the outcome: strength, criteria and comment.
+// The annotator's unsent input for a pair besides the outcome: strength, criteria, reason tags, safety
+// labels and comment.
 
-const EMPTY = { strength: null, criteria: {}, comment: "" };
+const EMPTY = { strength: null, criteria: {}, reasons: {}, safety: {}, comment: "" };
+const SAFETY = { safe: "Safe", borderline: "Borderline", unsafe: "Unsafe" };
+const PARTS = ["criteria", "reasons", "safety", "comment"]; // of the details, beside the strength
 const FORGET = 7 * 24 * 3600 * 1000; // milliseconds after which a draft is deleted
 
 // Unsent drafts, one for each annotator and pair.  Like the outbox, they survive a reload.
@@ -12,7 +15,7 @@ class Drafts {
   }
 
   keep(pair, said) {
-    const empty = !said.strength && !said.comment && !Object.keys(said.criteria).length;
+    const empty = !said.strength && PARTS.every((part) => !Object.keys(said[part]).length);
     if (empty) return this.forget(pair);
     this.kept.set(pair.id, said);
     this.store(() => localStorage.setItem(this.prefix + pair.id, JSON.stringify({ ...said, at: Date.now() })));
@@ -24,8 +27,8 @@ class Drafts {
   }
 
   of(pair) {
-    const { strength, criteria, comment } = this.kept.get(pair.id) || this.stored(this.prefix + pair.id);
-    return { strength: strength || null, criteria: criteria || {}, comment: comment || "" };
+    const { at, ...said } = this.kept.get(pair.id) || this.stored(this.prefix + pair.id);
+    return { ...EMPTY, ...said };
   }
 
   stored(key) {
@@ -59,26 +62,50 @@ class Draft {
     this.changed = changed;
     this.clear();
     $(".comment textarea").oninput = () => this.changed();
-    $(".criteria").replaceChildren(...Object.entries(CRITERIA).flatMap((row) => this.criterionRow(...row)));
+    $(".details").addEventListener("keydown", (event) => moveByArrows(event));
     for (const button of $$("[data-strength]")) {
       button.onclick = () => this.setStrength(Number(button.dataset.strength));
     }
   }
 
+  // Make the parts that the project's form has.
+  use({ criteria, reasons, safety, rationale }) {
+    $(".criteria").replaceChildren(...criteria.flatMap((name) => this.criterionRow(name, CRITERIA[name])));
+    $(".criteria").hidden = !criteria.length;
+    $(".safety").replaceChildren(...["a", "b"].flatMap((side) => this.safetyRow(side, side.toUpperCase())));
+    $(".safety").hidden = safety === "off";
+    $(".reasons").replaceChildren(...["a", "b"].flatMap((side) => this.reasonRow(side, side.toUpperCase(), reasons)));
+    $(".reasons").hidden = !reasons.length;
+    $(".comment").hidden = rationale === "off";
+    $(".comment span").textContent = rationale === "required" ? "Rationale (required)" : "Comment";
+    const optional = rationale === "required" ? "" : " (optional)";
+    $(".comment textarea").placeholder = `Why did you decide this way?${optional}`;
+    this.show();
+  }
+
   criterionRow(name, label) {
-    const group = make("div", "segments");
-    group.setAttribute("role", "group");
-    group.setAttribute("aria-label", label);
-    for (const [side, text] of [["a", "A"], ["tie", "same"], ["b", "B"]]) {
-      const button = make("button", side, text);
-      button.type = "button";
-      button.dataset.criterion = name;
-      button.dataset.side = side;
-      button.setAttribute("aria-pressed", "false");
-      button.onclick = () => this.setCriterion(name, side);
-      group.append(button);
-    }
-    return [make("span", "", label), group];
+    const sides = [["a", "A"], ["tie", "same"], ["b", "B"]];
+    const buttons = sides.map(([side, text]) => this.option(side, text, { criterion: name, side }, () => this.choose("criteria", name, side)));
+    return [make("span", "", label), groupOf("segments", label, buttons)];
+  }
+
+  safetyRow(side, name) {
+    const labels = Object.entries(SAFETY);
+    const buttons = labels.map(([label, text]) => this.option(side, text, { safety: label, side }, () => this.choose("safety", side, label)));
+    return [make("span", "", `Safety of ${name}`), groupOf("segments", `Safety of response ${name}`, buttons)];
+  }
+
+  reasonRow(side, name, tags) {
+    const buttons = tags.map((tag) => this.option(side, tag, { reason: tag, side }, () => this.toggleReason(side, tag)));
+    return [make("span", "", `Reasons for ${name}`), groupOf("tags", `Reasons for response ${name}`, buttons)];
+  }
+
+  option(className, text, data, onclick) {
+    const button = make("button", className, text);
+    button.type = "button";
+    Object.assign(button.dataset, data);
+    button.onclick = onclick;
+    return button;
   }
 
   clear() {
@@ -92,20 +119,30 @@ class Draft {
     this.changed();
   }
 
-  setCriterion(name, side) {
-    if (this.criteria[name] === side) delete this.criteria[name];
-    else this.criteria[name] = side;
+  // `part` is criteria or safety.
+  choose(part, name, value) {
+    if (this[part][name] === value) delete this[part][name];
+    else this[part][name] = value;
+    this.show();
+    this.changed();
+  }
+
+  toggleReason(side, tag) {
+    const tags = this.reasons[side] ?? [];
+    this.reasons[side] = tags.includes(tag) ? tags.filter((each) => each !== tag) : [...tags, tag];
+    if (!this.reasons[side].length) delete this.reasons[side];
     this.show();
     this.changed();
   }
 
   read() {
-    return { strength: this.strength, criteria: { ...this.criteria }, comment: $(".comment textarea").value.trim() };
+    const { strength, criteria, reasons, safety } = this;
+    return structuredClone({ strength, criteria, reasons, safety, comment: $(".comment textarea").value.trim() });
   }
 
-  restore({ strength, criteria, comment }) {
-    this.strength = strength;
-    this.criteria = { ...criteria };
+  restore(said) {
+    const { strength, criteria, reasons, safety, comment } = structuredClone(said);
+    Object.assign(this, { strength, criteria, reasons, safety });
     $(".comment textarea").value = comment;
     this.show();
   }
@@ -114,9 +151,31 @@ class Draft {
     for (const button of $$("[data-strength]")) {
       button.setAttribute("aria-pressed", String(Number(button.dataset.strength) === this.strength));
     }
-    for (const button of $$("[data-criterion]")) {
-      const pressed = this.criteria[button.dataset.criterion] === button.dataset.side;
-      button.setAttribute("aria-pressed", String(pressed));
+    for (const button of $$(".details button")) {
+      const { criterion, safety, reason, side } = button.dataset;
+      const pressed = criterion ? this.criteria[criterion] === side : safety ? this.safety[side] === safety : this.reasons[side]?.includes(reason);
+      button.setAttribute("aria-pressed", String(Boolean(pressed)));
     }
   }
+}
+
+function groupOf(className, label, buttons) {
+  const group = make("div", className);
+  group.setAttribute("role", "group");
+  group.setAttribute("aria-label", label);
+  group.append(...buttons);
+  return group;
+}
+
+// Left and right go through the buttons of a group, up and down to the group before and after it.
+function moveByArrows(event) {
+  const group = event.target.closest(".details [role=group] [role=group]");
+  const step = { ArrowLeft: -1, ArrowUp: -1, ArrowRight: 1, ArrowDown: 1 }[event.key];
+  if (!group || !step || event.ctrlKey || event.metaKey || event.altKey) return;
+  event.preventDefault();
+  event.stopPropagation(); // an arrow may also be a shortcut
+  const across = ["ArrowLeft", "ArrowRight"].includes(event.key);
+  const all = across ? [...group.children] : $$(".details [role=group] [role=group]").filter((each) => each.checkVisibility());
+  const next = all[all.indexOf(across ? event.target : group) + step];
+  (across ? next : next?.firstElementChild)?.focus();
 }

@@ -2,6 +2,7 @@
 // and the list in Help are made.  Each annotator can change their keys in Help, for one browser.
 
 // `scale`: the action exists only with this form of judging.
+// `part`: the action exists only if the form has this part.
 // `answers`: the action is about the pair on the screen, so it waits until the pair can be read.
 // `also`: a second key, which cannot be changed.
 const ACTIONS = [
@@ -22,8 +23,11 @@ const ACTIONS = [
   { id: "skip", label: "Skip a pair that you cannot judge", key: "s", answers: true },
   { id: "flag", label: "Flag a pair that should not be here", key: "f", answers: true },
   { id: "undo", label: "Undo the last action", key: "z" },
-  { id: "details", label: "Show criteria and comment", key: "d" },
-  { id: "comment", label: "Write a comment", key: "c" },
+  { id: "details", label: "Show the details", key: "d", part: "details" },
+  { id: "criteria", label: "Go to the criteria (arrows and Space choose)", key: "k", part: "criteria" },
+  { id: "safety", label: "Go to the safety labels (arrows and Space choose)", key: "y", part: "safety" },
+  { id: "reasons", label: "Go to the reason tags (arrows and Space choose)", key: "t", part: "reasons" },
+  { id: "comment", label: "Write a comment", key: "c", part: "comment" },
   { id: "plain", label: "Show the unformatted text", key: "r" },
   { id: "differences", label: "Mark the words that only one response has", key: "w" },
   { id: "jump", label: "Jump to the responses, and back", key: "j" },
@@ -53,6 +57,7 @@ class Keys {
   constructor(actions) {
     this.all = [...actions];
     this.scale = "two-step";
+    this.parts = [];
     this.own = {}; // keys that the annotator has chosen, by action
     this.off = false;
     this.waiting = null; // the action whose next key is being chosen
@@ -68,14 +73,16 @@ class Keys {
   }
 
   // Actions of the other form have no keys.
-  use(scale) {
+  use(scale, parts) {
     this.scale = scale;
+    this.parts = parts;
     this.settle();
     this.show();
   }
 
   get actions() {
-    return this.all.filter(({ scale }) => !scale || scale === this.scale);
+    const has = ({ scale, part }) => (!scale || scale === this.scale) && (!part || this.parts.includes(part));
+    return this.all.filter(has);
   }
 
   // What the actions of the table do, by id.

@@ -19,7 +19,16 @@ from storage.engine.database import Database
 from storage.exporting.exports import why_empty
 from storage.exporting.formats import Format, Ties
 from storage.importing.filetypes import READABLE
-from storage.records import PromptRole, Scale, StrengthRule, digest
+from storage.records import (
+    CRITERIA,
+    MAX_TAGS,
+    Criterion,
+    Presence,
+    PromptRole,
+    Scale,
+    StrengthRule,
+    digest,
+)
 from storage.tables import guidelines, prompts, settings
 from storage.tables.guidelines import GuidelinesVersion
 
@@ -54,6 +63,8 @@ SCALES = (
     ("One press", "one-press"),
 )
 STRENGTH_RULES = (("Optional", "optional"), ("Required with A or B", "required"))
+PRESENCES = (("Off", "off"), ("Optional", "optional"), ("Required", "required"))
+CRITERION_LABELS = tuple((name.capitalize(), name) for name in CRITERIA)
 _UPLOAD = Markup(
     '<form class="ks-card ks-upload" data-largest="{}">'
     "<p>Each row has <code>prompt</code>, <code>response_a</code> and <code>response_b</code>; "
@@ -91,12 +102,15 @@ class DataTab(Tab):
         self._guidelines()
         self.inputs = [self.format, self.ties, self.file, self.names]
         self.outputs = [self.link, self.prompts, self.versions]
-        self.loaded = [self.guidelines, self.preview, self.scale, self.strength]
+        self.form = [
+            *(self.scale, self.strength, self.criteria, self.reasons, self.rationale, self.safety),
+        ]
+        self.loaded = [self.guidelines, self.preview, *self.form]
         for control in (self.format, self.ties, self.file, self.names):
             on(control.input, self._link, self.inputs, [self.link])
         on(self.guidelines.change, _preview, [self.guidelines], [self.preview])
         on(self.save.click, self._save, [self.guidelines], [self.answer])
-        on(self.save_form.click, self._save_form, [self.scale, self.strength], [self.form_answer])
+        on(self.save_form.click, self._save_form, self.form, [self.form_answer])
 
     def load(self) -> Updates:
         text = guidelines.current(self._db, DEFAULT_GUIDELINES)
@@ -106,6 +120,10 @@ class DataTab(Tab):
             self.preview: _preview(text),
             self.scale: form.scale,
             self.strength: form.strength,
+            self.criteria: list(form.criteria),
+            self.reasons: "\n".join(form.reasons),
+            self.rationale: form.rationale,
+            self.safety: form.safety,
         }
 
     def _export(self) -> None:
@@ -123,7 +141,7 @@ class DataTab(Tab):
             self.link = html_slot(elem_id="export-link")
 
     def _form(self) -> None:
-        heading_slot("Judgment form", "how annotators state a preference")
+        heading_slot("Judgment form", "what annotators are asked about a pair")
         with gr.Column(elem_classes="ks-panel"):
             with gr.Row(elem_classes="ks-fields"):
                 self.scale = gr.Dropdown(
@@ -137,6 +155,32 @@ class DataTab(Tab):
                     label="Strength",
                     info="Slightly, clearly or much. One press always states it.",
                     elem_id="strength",
+                )
+                self.rationale = gr.Dropdown(
+                    list(PRESENCES),
+                    label="Rationale",
+                    info="Why the annotator decided this way, in the comment.",
+                    elem_id="rationale",
+                )
+                self.safety = gr.Dropdown(
+                    list(PRESENCES),
+                    label="Safety label",
+                    info="Safe, borderline or unsafe, for each response by itself.",
+                    elem_id="safety",
+                )
+            with gr.Row(elem_classes="ks-fields"):
+                self.criteria = gr.CheckboxGroup(
+                    list(CRITERION_LABELS),
+                    label="Criteria",
+                    info="By which annotators can compare the two responses.",
+                    elem_id="criteria",
+                )
+                self.reasons = gr.Textbox(
+                    label="Reason tags",
+                    info=f"One per line, at most {MAX_TAGS}; given to each response.",
+                    lines=4,
+                    elem_id="reasons",
+                    interactive=True,
                 )
             with gr.Row(elem_classes="ks-buttons"):
                 self.save_form = gr.Button("Save", variant="primary", elem_id="form-save")
@@ -180,9 +224,18 @@ class DataTab(Tab):
         ).format(query, components.detail(components.plural(count, "current judgment")))
         return render(link + (_FOR_SPREADSHEETS.format(query) if file == "csv" else ""))
 
-    def _save_form(self, scale: str | None, strength: str | None) -> str:
+    def _save_form(
+        self,
+        scale: Scale,
+        strength: StrengthRule,
+        criteria: list[Criterion],
+        reasons: str,
+        rationale: Presence,
+        safety: Presence,
+    ) -> str:
         def save() -> str:
-            form = settings.JudgmentForm(cast("Scale", scale), cast("StrengthRule", strength))
+            tags = [tag.strip() for tag in reasons.splitlines() if tag.strip()]
+            form = settings.JudgmentForm(scale, strength, criteria, tags, rationale, safety)
             settings.choose_judgment_form(self._db, form)
             return "Saved. Within about a minute, annotators get the form with their next pair."
 

@@ -98,6 +98,24 @@ def test_the_scale_of_one_press_violates_no_rule(browser, world, server, width):
     settings.choose_judgment_form(world[0], settings.JudgmentForm())
 
 
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1440, 320])
+def test_a_form_with_all_parts_violates_no_rule(browser, world, server, width, scheme):
+    form = settings.JudgmentForm(
+        reasons=("too long", "wrong"), rationale="required", safety="required"
+    )
+    settings.choose_judgment_form(world[0], form)
+    person = add_person(world[0], f"all parts {width} {scheme}")
+    with desk_page(browser, world, server, person, width=width, scheme=scheme) as page:
+        page.keyboard.press("y")
+        for name in ("safety=unsafe][data-side=a", "reason=wrong][data-side=b"):
+            page.locator(f"[data-{name}]").click()
+        page.locator(".choice.a").click()
+        expect(page.locator(".told")).not_to_be_empty()
+        assert violations(page) == []
+    settings.choose_judgment_form(world[0], settings.JudgmentForm())
+
+
 def test_the_rules_find_a_violation(browser, world, server):
     with desk_page(browser, world, server, add_person(world[0], "control")) as page:
         page.locator(".choices").evaluate("n => n.append(document.createElement('button'))")

@@ -14,7 +14,7 @@ from gradio.queueing import Queue
 from starlette.testclient import TestClient
 
 from labeler.annotate.routes import NOT_STORED
-from labeler.annotate.session import NEEDS_STRENGTH
+from labeler.annotate.session import NEEDS_RATIONALE, NEEDS_SAFETY, NEEDS_STRENGTH
 from storage.engine import lookup
 from storage.labeling import judgments, queue
 from storage.records import Judgment
@@ -235,6 +235,8 @@ def test_own_judgments_are_listed_and_read_by_their_annotator_only(client, world
         "a",
         strength=2,
         criteria={"clear": "b"},
+        reasons={"b": ["wrong"]},
+        safety={"a": "safe", "b": "unsafe"},
         comment="so",
         milliseconds=7,
         guidelines="0" * 16,
@@ -285,6 +287,59 @@ def test_a_required_strength_is_required_of_new_preferences_only(client, db):
     finally:
         settings.choose_judgment_form(db, settings.JudgmentForm())
     assert client.post("/label/api/judgments", json=body(second, "b")).status_code == 200
+
+
+def test_a_required_label_or_rationale_is_required_of_people_and_every_outcome(client, world, db):
+    (pair,) = take(client, 1)
+    simulated = add_person(db, f"sim {uuid.uuid4()}", kind="simulated")
+    machine = TestClient(world[1], headers=bearer(db, simulated))
+    safety, form = {"a": "safe", "b": "unsafe"}, settings.JudgmentForm
+    for chosen, sentence in (
+        (form(safety="required"), NEEDS_SAFETY),
+        (form(rationale="required"), NEEDS_RATIONALE),
+    ):
+        settings.choose_judgment_form(db, chosen)
+        try:
+            for outcome in ("a", "tie", "both_bad"):
+                sent = body(pair, outcome, safety={"a": "safe"}, comment="  ")
+                refused = client.post("/label/api/judgments", json=sent)
+                assert (refused.status_code, refused.json()) == (422, {"error": sentence})
+            sent = body(pair, "tie", safety=safety, comment="equal")
+            assert client.post("/label/api/judgments", json=sent).status_code == 200
+            sent = body(take(machine, 1)[0], "a")
+            assert machine.post("/label/api/judgments", json=sent).status_code == 200
+        finally:
+            settings.choose_judgment_form(db, settings.JudgmentForm())
+
+
+def test_tags_and_labels_are_stored_by_side_and_come_back(client):
+    (pair,) = take(client, 1)
+    given = {"reasons": {"a": ["too long", "wrong"]}, "safety": {"a": "unsafe", "b": "safe"}}
+    sent = body(pair, "b", **given)
+    assert client.post("/label/api/judgments", json=sent).status_code == 200
+    found = client.get(f"/label/api/judgments/{sent['id']}").json()["judgment"]
+    assert {name: found[name] for name in given} == given
+    assert client.post("/label/api/judgments", json=sent).status_code == 200
+    for other in ({"reasons": {"b": ["wrong"]}}, {"safety": {"a": "safe", "b": "safe"}}):
+        assert client.post("/label/api/judgments", json=sent | other).status_code == 409
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"reasons": {"c": ["x"]}},
+        {"reasons": {"a": ["x", "x"]}},
+        {"reasons": {"a": [" "]}},
+        {"reasons": {"a": ["x" * 61]}},
+        {"reasons": {"a": [f"{i}" for i in range(21)]}},
+        {"reasons": {"a": ["line\nbreak"]}},
+        {"safety": {"a": "harmless"}},
+        {"safety": {"tie": "safe"}},
+    ],
+)
+def test_a_tag_or_label_that_is_none_is_refused(client, wrong):
+    (pair,) = take(client, 1)
+    assert client.post("/label/api/judgments", json=body(pair, "a", **wrong)).status_code == 422
 
 
 def test_a_pair_never_leased_is_409_and_an_unknown_one_404(client, world):

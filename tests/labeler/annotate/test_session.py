@@ -217,7 +217,10 @@ def test_progress_counts(db, session, ben):
     after = session.progress(ben)
 
     assert (before["judged"], before["today"], before["remaining"]) == (0, 0, 6)
-    assert before["form"] == {"scale": "two-step", "strength": "optional"}
+    assert before["form"] == {
+        "scale": "two-step", "strength": "optional", "rationale": "optional", "safety": "off",
+        "criteria": ("helpful", "truthful", "harmless", "clear"), "reasons": (),
+    }  # fmt: skip
     assert (after["judged"], after["today"], after["remaining"]) == (1, 1, 5)
 
 

@@ -85,12 +85,20 @@ def test_the_judgment_form_shows_what_is_in_use_and_keeps_what_is_chosen(browser
         expect(strength).to_have_value("Optional")
         scale.click()
         page.get_by_role("option", name="One press").click()
+        page.locator("#criteria").get_by_label("Harmless").uncheck()
+        page.locator("#reasons textarea").fill("too long\nwrong")
+        page.locator("#safety input").click()
+        page.get_by_role("option", name="Required", exact=True).click()
         page.locator("#form-save").click()
         expect(page.locator("#form-answer")).to_contain_text("Saved.")
         page.reload()
         open_tab(page, "Data")
         expect(scale).to_have_value("One press")
         expect(strength).to_have_value("Optional")
+        expect(page.locator("#criteria").get_by_label("Harmless")).not_to_be_checked()
+        expect(page.locator("#criteria").get_by_label("Clear")).to_be_checked()
+        expect(page.locator("#reasons textarea")).to_have_value("too long\nwrong")
+        expect(page.locator("#safety input")).to_have_value("Required")
 
 
 def test_the_preview_of_the_guidelines_typesets_formulas(browser, world):

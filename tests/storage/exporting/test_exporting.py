@@ -72,6 +72,7 @@ def records() -> Iterator[Any]:
         )  # fmt: skip
     yield judgment(
         "j0", "c-0", "second", swapped=True, strength=2, criteria={"helpful": "second"},
+        reasons={"second": ["too long"]}, safety={"first": "safe", "second": "unsafe"},
         comment='say "why",\nplease', milliseconds=1234, guidelines="f" * 16,
     )  # fmt: skip
     yield judgment("j1", "c-1", "tie")
@@ -196,6 +197,7 @@ def test_raw_has_one_row_a_judgment_as_it_was_on_the_screen(db: Database, tmp_pa
         "annotator": "Ann Example", "annotator_kind": "person",
         "outcome": "a", "strength": 2,
         "criteria": {"helpful": "a", "truthful": None, "harmless": None, "clear": None},
+        "reasons": {"a": ["too long"], "b": None}, "safety": {"a": "unsafe", "b": "safe"},
         "comment": 'say "why",\nplease', "milliseconds": 1234, "guidelines": "f" * 16, "shown_swapped": True,
         "status": "current", "replaces": None, "withdrawn_at": None,
         "created_at": "2026-05-01T12:00:00+00:00",

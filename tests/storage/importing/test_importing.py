@@ -247,6 +247,31 @@ def test_strength_and_criteria_in_words_follow_the_sides(db: Database, file: Any
     assert json.loads(found["criteria"]) == {"helpful": "second", "clear": "tie"}
 
 
+def test_tags_and_labels_follow_the_sides_and_make_another_row(db: Database, file: Any) -> None:
+    row = {**ROW, "reasons": {"a": ["too long"], "b": []}, "safety": '{"a": "unsafe", "b": "safe"}'}
+    import_judgments(db, file([row, {**ROW, "annotator": "bob", "reasons": None, "safety": {}}]))
+    sql = "SELECT reasons::VARCHAR AS reasons, safety::VARCHAR AS safety FROM judgments ORDER BY 1"
+    tagged, plain = db.read(sql)
+    assert [json.loads(each) for each in plain.values()] == [{}, {}]
+    # Pear, the canonical second, was a.
+    assert json.loads(tagged["reasons"]) == {"second": ["too long"]}
+    assert json.loads(tagged["safety"]) == {"second": "unsafe", "first": "safe"}
+
+
+@pytest.mark.parametrize(
+    ("wrong", "sentence"),
+    [
+        ({"reasons": {"a": "too long"}}, "reasons: a must be a list of texts"),
+        ({"reasons": {"c": ["x"]}}, "side='c' must be one of 'a', 'b'"),
+        ({"reasons": {"a": ["x" * 61]}}, "has more than 60 characters"),
+        ({"safety": {"a": "fine"}}, "must be one of 'safe', 'borderline', 'unsafe'"),
+    ],
+)
+def test_a_bad_tag_or_label_is_a_bad_row(db: Database, file: Any, wrong, sentence) -> None:
+    with pytest.raises(BadFile, match=sentence.replace("[", ".")):
+        import_judgments(db, file([{**ROW, **wrong}]))
+
+
 def test_chats_with_a_system_message_are_prompts_everywhere(db: Database, file: Any) -> None:
     import_judgments(db, file([{**ROW, "prompt": CHAT}]))
     import_judgments(db, file([{**ROW, "prompt": json.dumps(CHAT), "annotator": "b"}], "c.csv"))
