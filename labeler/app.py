@@ -16,7 +16,7 @@ from labeler.annotate import page as annotate
 from labeler.annotate.routes import explain_errors, label_routes
 from labeler.annotate.worker import worker_routes
 from labeler.downloads import download_routes
-from labeler.ports import Loop
+from labeler.ports import Generation, Loop
 from labeler.research import pages as research
 from labeler.security.access import AccessMiddleware, rules
 from labeler.security.accounts import account_routes, missing_page, refusal_page, sign_in_page
@@ -36,6 +36,7 @@ def create_app(
     db: Database,
     *,
     loop: Loop,
+    generation: Generation | None = None,
     admin: Admin,
     admin_token: str,
     addresses: Addresses = Addresses(),
@@ -44,8 +45,8 @@ def create_app(
     """The whole application over an open workspace.
 
     `admin(command, arguments)` runs commands of the command line, which sends `admin_token`.
-    ``app.state.sign_in_url(annotator)`` is `Auth.sign_in_url`. Close `db` only after the server has
-    stopped.
+    Without `generation` there are no live conversations. ``app.state.sign_in_url(annotator)`` is
+    `Auth.sign_in_url`. Close `db` only after the server has stopped.
     """
     auth = Auth(db, accounts_required=accounts_required, public_url=addresses.public_url)
     app = FastAPI(
@@ -56,7 +57,7 @@ def create_app(
     explain_errors(app)
     app.include_router(_home_routes(db))
     app.include_router(account_routes(auth))
-    app.include_router(label_routes(db))
+    app.include_router(label_routes(db, generation))
     app.include_router(worker_routes())
     app.include_router(download_routes(db))
     app.include_router(upload_routes(db))

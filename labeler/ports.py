@@ -6,10 +6,11 @@ that the page shows.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, Mapping
 from typing import Protocol
 
 from storage.gate_report import GateReport, Standing
+from storage.generation_records import CurrentModels, LiveSettings, ReplyEnd, ReplyRequest
 from storage.reports import RewardReport, SettingView, Stopped
 
 
@@ -26,6 +27,31 @@ class RewardReports(Protocol):
 
     def cancel_curve(self, model: str) -> None:
         """Stop computing the learning curve; finished models are kept."""
+        ...
+
+
+class Generation(Protocol):
+    """Replies of the workspace's models; a ``GenerationRefused`` has a sentence for the page."""
+
+    @property
+    def live(self) -> LiveSettings:
+        """How live conversations are held."""
+        ...
+
+    def refusal(self) -> str | None:
+        """Why no reply can be generated now, in one sentence; None if it can."""
+        ...
+
+    def current_models(self) -> CurrentModels:
+        """The models that people try now."""
+        ...
+
+    async def prepare(self, *models: str) -> None:
+        """Load these models, so that the first reply is not delayed."""
+        ...
+
+    def stream(self, request: ReplyRequest, *, person: str) -> AsyncGenerator[str | ReplyEnd]:
+        """The pieces of a reply's text, then its end; closing it cancels the reply."""
         ...
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from storage.records import FinishReason, Message
 
@@ -34,6 +35,20 @@ class ReplyEnd:
 
     finish_reason: FinishReason
     tokens: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class LiveSettings:
+    """Live conversations: which models reply, for how many turns, and how replies are sampled.
+
+    `temperatures` are those of two replies by one policy; replies of two models use the first.
+    """
+
+    replies: Literal["off", "policy", "reference"] = "off"
+    turns: int = 5
+    max_tokens: int = 256
+    temperatures: tuple[float, float] = (1.0, 1.0)
+    top_p: float = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)

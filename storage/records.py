@@ -25,7 +25,7 @@ LEASE_LIFETIME = timedelta(minutes=30)
 """How long a pair is reserved for the annotator who received it."""
 INVITE_LIFETIME = timedelta(days=7)
 """How long an invite link is valid."""
-PromptRole = Literal["sft", "train", "held-out", "audit"]
+PromptRole = Literal["sft", "train", "held-out", "audit", "live"]
 Outcome = Literal["first", "second", "tie", "both_bad"]
 ScreenOutcome = Literal["a", "b", "tie", "both_bad"]
 FinishReason = Literal["stop", "length"]
@@ -39,7 +39,7 @@ RunStatus = Literal["running", "succeeded", "failed", "cancelled"]
 Arm = Literal[
     "random", "previous", "reference", "repeated", "imported", "written",
     "bald", "uncertainty", "d_optimal",
-    "gold", "reask",
+    "gold", "reask", "live",
 ]  # fmt: skip
 CheckKind = Literal["gold", "reask"]
 
@@ -50,6 +50,11 @@ is 0), are in the queue in every phase, and are not used to measure policies or 
 CHECKS: tuple[CheckKind, ...] = get_args(CheckKind)
 """Arms of the pairs that measure annotators (`Check`).  Nothing is learned from their judgments, and
 no figure except those about annotators uses them."""
+
+LIVE: Arm = "live"
+"""Pairs that an annotator asked for in a live conversation.  Only that annotator judges them, and
+the reward model learns from them.  They measure nothing, because the annotator chose the prompt and
+saw earlier replies of the same models."""
 
 RANDOM_STREAM: tuple[Arm, ...] = ("random", "previous", "reference", "repeated", "imported")
 """Arms of imported pairs and of pairs that the loop sampled without a reward model's choice.
@@ -244,7 +249,7 @@ class Comparison:
 
     `first` and `second` are independent of the sides of the screen.  `wanted` is the number of
     annotators who should judge it.  `position` is random and orders the pairs that nobody has
-    judged in the queue.
+    judged in the queue.  A pair of the arm `live` is the turn `turn` (from 1) of a `conversation`.
     """
 
     id: str
@@ -256,10 +261,16 @@ class Comparison:
     wanted: int = 1
     position: int = 0
     item: str | None = None
+    conversation: str | None = None
+    turn: int | None = None
     created_at: datetime = field(default_factory=now)
 
     def __post_init__(self) -> None:
         check_choice("arm", self.arm, Arm)
+        if (self.arm == LIVE) != (self.conversation is not None and (self.turn or 0) >= 1):
+            raise ValueError(
+                "a pair has a conversation and a turn if, and only if, its arm is live"
+            )
         if self.wanted < 1:
             raise ValueError(f"wanted={self.wanted} must be at least 1")
 

@@ -20,6 +20,7 @@ from storage.records import (
     CHECKS,
     KEPT_APART,
     LEARNED_FROM,
+    LIVE,
     RANDOM_STREAM,
     WRITTEN,
     AnnotatorKind,
@@ -127,7 +128,7 @@ def write_sampling_plan_input(
     asked = {p.id: p for p in prompts.listing(db, role="train")}
     if not asked:
         raise ValueError("there are no train prompts; import some with `launch.py import`")
-    rows = db.read(_SAMPLED_SO_FAR, stream=list(RANDOM_STREAM), apart=[WRITTEN, *CHECKS])
+    rows = db.read(_SAMPLED_SO_FAR, stream=list(RANDOM_STREAM), apart=[WRITTEN, LIVE, *CHECKS])
     used = PromptUsage(
         all={row["prompt"]: row["n"] for row in rows},
         stream={row["prompt"]: row["of_stream"] for row in rows},

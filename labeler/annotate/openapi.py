@@ -85,6 +85,13 @@ class GuidelinesResponse:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ReadyResponse:
+    """The models are loaded."""
+
+    ready: Literal[True]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Refusal:
     """Why a request was refused, and what to do."""
 
@@ -95,6 +102,19 @@ def described(shape: type) -> dict[str, Any]:
     """Arguments of a route that responds with this shape."""
     # Without a response model, FastAPI does not copy and check every response.
     return {"response_model": None, "responses": {200: {"model": shape}}}
+
+
+LINES = "application/x-ndjson"
+LIVE_EVENTS: dict[str, Any] = {
+    "response_model": None,
+    "responses": {
+        200: {
+            "description": "Lines of JSON: the turn, pieces of both replies, and the stored pair.",
+            "content": {LINES: {"schema": {"type": "string"}}},
+        }
+    },
+}
+"""Arguments of the route that streams a live turn."""
 
 
 REFUSALS: dict[int | str, dict[str, Any]] = {

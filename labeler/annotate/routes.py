@@ -6,15 +6,17 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
 from dataclasses import asdict
 from typing import Annotated, Any, Literal
 from uuid import UUID
 
 from fastapi import APIRouter, Depends, FastAPI, Header, HTTPException, Query, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse
+from fastapi.responses import JSONResponse, StreamingResponse
 from pydantic import (
     AfterValidator,
     BaseModel,
@@ -25,12 +27,16 @@ from pydantic import (
 )
 from starlette.exceptions import HTTPException as StarletteHTTPException
 
+from labeler.annotate.live import LiveSession, LiveState
 from labeler.annotate.openapi import (
+    LINES,
+    LIVE_EVENTS,
     REFUSALS,
     GuidelinesResponse,
     JudgmentsResponse,
     NextResponse,
     ProgressResponse,
+    ReadyResponse,
     ReleasedResponse,
     SavedResponse,
     UndoneResponse,
@@ -38,10 +44,13 @@ from labeler.annotate.openapi import (
     document,
 )
 from labeler.annotate.session import GivenJudgment, LabelSession
+from labeler.ports import Generation
 from labeler.security.auth import Identity
 from storage.engine.database import Database
 from storage.errors import Conflict, NotFound, NotLeased, StorageUnavailable
+from storage.generation_records import GenerationBusy, GenerationRefused
 from storage.labeling import judgments, queue
+from storage.labeling.live import MAX_MESSAGE_LENGTH
 from storage.labeling.own_figures import OwnFigures
 from storage.records import (
     MAX_TAG_LENGTH,
@@ -136,6 +145,14 @@ class ReleaseBody(BaseModel):
     comparisons: list[Annotated[str, Field(max_length=200)]] = Field(max_length=queue.MAX_LEASES)
 
 
+class TurnBody(BaseModel):
+    """``POST /label/api/live/turns``; without `conversation` a new one begins."""
+
+    model_config = ConfigDict(extra="forbid")
+    text: Annotated[str, Field(max_length=MAX_MESSAGE_LENGTH), AfterValidator(_without_nul)]
+    conversation: str | None = Field(default=None, min_length=1, max_length=100)
+
+
 class UndoBody(ActBody):
     """``POST /label/api/undo``; `replaces` is the id of the act to take back."""
 
@@ -162,9 +179,10 @@ Search = Annotated[str, Query(max_length=200), AfterValidator(_without_nul)]
 ActId = Annotated[str, Field(min_length=1, max_length=100), AfterValidator(_without_nul)]
 
 
-def label_routes(db: Database) -> APIRouter:
+def label_routes(db: Database, generation: Generation | None = None) -> APIRouter:
     """The routes under ``/label/api``.  FastAPI runs the plain functions in threads."""
     routes, session = APIRouter(prefix="/label/api", responses=REFUSALS), LabelSession(db)
+    _add_live_routes(routes, LiveSession(db, generation))
 
     @routes.get("/next", **described(NextResponse))
     def next_pairs(
@@ -257,6 +275,34 @@ def label_routes(db: Database) -> APIRouter:
     return routes
 
 
+def _add_live_routes(routes: APIRouter, session: LiveSession) -> None:
+    """Live conversations.  A turn is judged, skipped and flagged as every other pair."""
+
+    @routes.get("/live", **described(LiveState))
+    def live(annotator: CurrentAnnotator) -> JSONResponse:
+        """Whether live conversations are possible, and the annotator's newest one."""
+        return JSONResponse(asdict(session.state(annotator)))
+
+    @routes.post("/live/prepare", **described(ReadyResponse))
+    async def prepare(annotator: CurrentAnnotator) -> dict[str, bool]:  # noqa: ARG001 (asks for a signed-in person)
+        """Load the models; responds when the first reply would come at once."""
+        await session.prepare()
+        return {"ready": True}
+
+    @routes.post("/live/turns", **LIVE_EVENTS)
+    async def turn(body: TurnBody, annotator: CurrentAnnotator) -> StreamingResponse:
+        """Send a message and get two replies, as lines of JSON; a closed connection cancels both."""
+        begun = await asyncio.to_thread(session.begin, annotator, body.text, body.conversation)
+
+        async def lines() -> AsyncGenerator[str]:
+            async with aclosing(session.replies(begun)) as events:
+                async for event in events:
+                    yield json.dumps(event, ensure_ascii=False) + "\n"
+
+        # Without the header, nginx holds the reply back until it is complete.
+        return StreamingResponse(lines(), media_type=LINES, headers={"X-Accel-Buffering": "no"})
+
+
 def explain_errors(app: FastAPI) -> None:
     """Answer every refused request with ``{"error": "a sentence"}``.
 
@@ -279,6 +325,8 @@ def explain_errors(app: FastAPI) -> None:
         Conflict: 409,
         NotLeased: 409,
         NotFound: 404,
+        GenerationRefused: 409,
+        GenerationBusy: 429,
         StorageUnavailable: 503,
         RequestValidationError: 422,
     }.items():

@@ -140,7 +140,7 @@ class LabelSession:
         found: list[ShownPair] = []
         size = 0
         for pair in leased.pairs:
-            shown = _render_pair(pair)
+            shown = shown_pair(pair)
             size += shown.size
             if found and size > MAX_RESPONSE_LENGTH:
                 break
@@ -175,7 +175,7 @@ class LabelSession:
         """Undo the act `replaces`, or their latest one; returns its pair with the same sides."""
         undone = judgments.undo(self._db, id=id, annotator=annotator.id, replaces=replaces)
         pair = queue.pair(self._db, annotator.id, undone.comparison)
-        return Undone(id=undone.id, kind=_kind(undone), pair=_render_pair(pair))
+        return Undone(id=undone.id, kind=_kind(undone), pair=shown_pair(pair))
 
     def with_others(self, annotator: Annotator) -> int:
         """How many pairs they could judge are leased to others; they may receive them later."""
@@ -214,7 +214,7 @@ class LabelSession:
         """One of their own current judgments with its pair, or NotFound."""
         found = own_judgment(self._db, annotator.id, id)
         pair = queue.pair(self._db, annotator.id, found.comparison)
-        return GivenJudgment(judgment=found, pair=_render_pair(pair))
+        return GivenJudgment(judgment=found, pair=shown_pair(pair))
 
     def guidelines(self) -> dict[str, str]:
         """The guidelines as text and HTML; ``version`` changes with the text."""
@@ -244,16 +244,16 @@ def _kind(act: Judgment | Skip | Flag) -> str:
     return type(act).__name__.lower()
 
 
-def _render_pair(pair: LeasedPair) -> ShownPair:
+def shown_pair(pair: LeasedPair) -> ShownPair:
     left, right, notice = render_pair(pair.left, pair.right)
     return ShownPair(
         id=pair.comparison.id,
-        prompt=tuple(_message(message) for message in pair.prompt.messages),
+        prompt=tuple(shown_message(message) for message in pair.prompt.messages),
         a=ShownText(text=pair.left, html=left),
         b=ShownText(text=pair.right, html=right),
         notice=notice,
     )
 
 
-def _message(message: Message) -> ShownMessage:
+def shown_message(message: Message) -> ShownMessage:
     return ShownMessage(role=message.role, text=message.content, html=render(message.content))

@@ -293,6 +293,20 @@ class WorkerConfig(Section):
 
 
 @dataclass(frozen=True, kw_only=True)
+class LiveConfig(Section):
+    """Live conversations on the annotator's page."""
+
+    section: ClassVar[str] = "live"
+
+    replies: Literal["off", "policy", "reference"] = setting(
+        "off",
+        "Live conversations, in which annotators write the prompts: off, policy (two replies of the "
+        "policy) or reference (a reply of the policy and one of the SFT model, blind).",
+    )
+    turns: int = setting(5, "Maximum number of turns of a live conversation.", low=1, high=50)
+
+
+@dataclass(frozen=True, kw_only=True)
 class ServingConfig(Section):
     """The generation service, which streams replies for live conversations."""
 
@@ -382,6 +396,7 @@ class Config(Section):
     gate: GateConfig = field(default_factory=GateConfig)
     evaluate: EvaluateConfig = field(default_factory=EvaluateConfig)
     worker: WorkerConfig = field(default_factory=WorkerConfig)
+    live: LiveConfig = field(default_factory=LiveConfig)
     serving: ServingConfig = field(default_factory=ServingConfig)
     plugins: PluginsConfig = field(default_factory=PluginsConfig)
 

@@ -122,7 +122,7 @@ def locked_reason(name: str, due: Stage | None) -> str | None:
     It is locked if what it controls exists already.
     """
     kinds = (name, name.partition(".")[0])
-    if name.startswith(("plugins.", "serving.")):
+    if name.startswith(("plugins.", "serving.", "live.")):
         return (
             f"{name} is read when the studio starts; set it in the workspace's config.toml, or with "
             "`serve --set`"

@@ -34,6 +34,7 @@ from storage.generation_records import (
     CurrentModels,
     GenerationBusy,
     GenerationRefused,
+    LiveSettings,
     ReplyEnd,
     ReplyRequest,
 )
@@ -72,12 +73,13 @@ class Generation:
         self._config = config
         self._log = log
         self._paths = paths
-        self.current_models = current
+        self._current = current
         self._running = running
         self._clock = clock
         self._lock = threading.Lock()
         self._services: dict[str, ServiceProcess] = {}
         self._replies: Counter[str] = Counter()
+        self._preparing: dict[str, asyncio.Future[None]] = {}
         self._used = clock()
 
     @property
@@ -85,6 +87,10 @@ class Generation:
         """The ids of the running processes."""
         with self._lock:
             return [each.pid for each in self._services.values() if each.alive and each.pid]
+
+    def current_models(self) -> CurrentModels:
+        """The models that people try now."""
+        return self._current()
 
     def refusal(self) -> str | None:
         """Why no reply can be generated now, in one sentence; None if it can."""
@@ -96,8 +102,31 @@ class Generation:
             stage and f"The {stage} stage uses the device. Replies are possible when it has ended."
         )
 
+    @property
+    def live(self) -> LiveSettings:
+        """How replies of live conversations are sampled: as the pairs of the queue."""
+        config, sampling = self._config.live, self._config.sampling
+        first, second = sampling.temperatures
+        return LiveSettings(
+            replies=config.replies,
+            turns=config.turns,
+            max_tokens=sampling.max_new_tokens,
+            temperatures=(first, second),
+            top_p=sampling.top_p,
+        )
+
     async def prepare(self, *models: str) -> None:
-        """Start the service and load these models, so that the first reply is not delayed."""
+        """Start the service and load these models, so that the first reply is not delayed.
+
+        People who ask at the same time wait for one preparation.
+        """
+        key = " ".join(models)
+        if key not in self._preparing:
+            task = self._preparing[key] = asyncio.ensure_future(self._load(models))
+            task.add_done_callback(lambda _: self._preparing.pop(key))
+        await asyncio.shield(self._preparing[key])
+
+    async def _load(self, models: tuple[str, ...]) -> None:
         for model in models:
             hello = ReplyRequest(model=model, messages=(Message("user", "Hello"),), max_tokens=1)
             async with aclosing(self.stream(hello, person=f"prepare {model}")) as pieces:

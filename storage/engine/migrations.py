@@ -163,6 +163,12 @@ def m008_form(connection: Connection) -> None:
         connection.execute(f"ALTER TABLE judgments ADD COLUMN {column} JSON")
 
 
+def m009_live(connection: Connection) -> None:
+    """The conversation and the turn of a pair of the arm `live`."""
+    connection.execute("ALTER TABLE comparisons ADD COLUMN conversation VARCHAR")
+    connection.execute("ALTER TABLE comparisons ADD COLUMN turn INTEGER")
+
+
 _ORDER = """
     SELECT id, row_number() OVER (ORDER BY created_at, id) AS seq FROM (
         SELECT id, created_at FROM judgments UNION ALL
@@ -179,6 +185,7 @@ MIGRATIONS: tuple[Migration, ...] = (
     m006_guidelines,
     m007_checks,
     m008_form,
+    m009_live,
 )
 
 # `journal_bytes`: the length of the journal that is applied, written in each group's transaction.

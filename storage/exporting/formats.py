@@ -77,6 +77,9 @@ class ExportedJudgment:
     """The answer of a gold pair."""
     repeats: str | None = None
     """The judgment that a re-ask repeats."""
+    conversation: str | None = None
+    turn: int | None = None
+    """The turn of a live conversation."""
 
     @property
     def decided(self) -> bool:
@@ -119,6 +122,8 @@ _RAW = pa.schema(
         ("arm", pa.string()),
         ("expected", pa.string()),
         ("repeats", pa.string()),
+        ("conversation", pa.string()),
+        ("turn", pa.int64()),
         ("prompt", pa.string()),
         ("messages", _CHAT),
         ("prompt_role", pa.string()),

@@ -33,6 +33,7 @@ from storage.importing.written_pairs import COLUMNS as PAIR_COLUMNS
 from storage.importing.written_pairs import WrittenPair, plan_pairs, written_pair
 from storage.records import (
     CHECKS,
+    LIVE,
     MAX_VIEW_MS,
     AnnotatorKind,
     Completion,
@@ -67,6 +68,7 @@ _JUDGMENT_COLUMNS = (
     *("comparison", "shown_swapped", "criteria", "milliseconds", "replaces", "withdrawn_at"),
     *("prompt_role", "annotator_kind", "guidelines", "arm", "expected", "repeats"),
     *("reasons", "safety"),
+    *("conversation", "turn"),
     # In raw exports; an import ignores them.
     *("status", "iteration"),
 )
@@ -100,7 +102,8 @@ def import_prompts(
     def parse(cells: Cells) -> tuple[int, Prompt]:
         made = Prompt.make(cells.prompt(), role=role or "train")
         length.require_fit(made.messages)
-        chosen = cells.choice("role", get_args(PromptRole), role or default_role(made.id))
+        roles = [each for each in get_args(PromptRole) if each != "live"]
+        chosen = cells.choice("role", roles, role or default_role(made.id))
         return cells.line, Prompt(
             id=made.id,
             role=cast(PromptRole, chosen),
@@ -339,6 +342,7 @@ def _judgment_vote(cells: Cells, *, role: PromptRole, source: str) -> Vote:
         swapped=cells.boolean("shown_swapped"),
         replaces=cells.name("replaces", "") or None,
         withdrawn_at=cells.time("withdrawn_at"),
+        live_turn=_live_turn(cells),
         **_check(cells),
     )
 
@@ -351,6 +355,16 @@ def _check(cells: Cells) -> dict[str, Any]:
     if kind == "gold":
         return {"check": kind, "expected": cells.choice("expected", ("a", "b"))}
     return {"check": kind, "repeats": cells.name("repeats")}
+
+
+def _live_turn(cells: Cells) -> tuple[str, int] | None:
+    """The conversation and the turn of a pair of the arm `live`; other arms are not kept."""
+    if cells.name("arm", "") != LIVE:
+        return None
+    turn = cells.integer("turn", low=1, high=1_000)
+    if turn is None:
+        raise ValueError("a pair of the arm live needs a conversation and a turn")
+    return cells.name("conversation"), turn
 
 
 def _kind(cells: Cells) -> AnnotatorKind | None:

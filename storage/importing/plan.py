@@ -14,6 +14,7 @@ from storage.importing.row_notes import BadRow, RowNotes
 from storage.importing.votes import Answer, Pair, Vote, external_model, in_order
 from storage.records import (
     KEPT_APART,
+    LIVE,
     Annotator,
     AnnotatorKind,
     Check,
@@ -394,14 +395,18 @@ class _Planner:
         if vote.a.text == vote.b.text:
             self._plan.warn(vote.line, "the two responses are the same")
         self._pairs[comparison] = pair
+        conversation, turn = vote.live_turn or (None, None)
         made = Comparison(
             id=comparison,
             prompt=pair.prompt,
             first=pair.first.completion_id(pair.prompt),
             second=pair.second.completion_id(pair.prompt),
             iteration=0,  # before the loop: judged elsewhere, and never in the queue
-            arm=vote.check or "imported",
+            # A live pair measures nothing here either.
+            arm=LIVE if vote.live_turn else vote.check or "imported",
             item=vote.item,
+            conversation=conversation,
+            turn=turn,
             created_at=self._when,
         )
         self._plan.add_pair(made, (pair.first, pair.second), self._models)

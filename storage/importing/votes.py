@@ -50,7 +50,7 @@ class Vote:
 
     `kind` is the annotator's kind, None if the row does not have it.  Only raw exports have `id`,
     `comparison`, `swapped`, `replaces`, `withdrawn_at`, and of checks `check`, `expected` and
-    `repeats`, which are stored unchanged.
+    `repeats`, which are stored unchanged; `live_turn` is a live conversation and its turn.
     """
 
     line: int
@@ -78,6 +78,7 @@ class Vote:
     check: CheckKind | None = None
     expected: Literal["a", "b"] | None = None
     repeats: str | None = None
+    live_turn: tuple[str, int] | None = None
 
     def comparison_id(self) -> str:
         """The comparison's id, which depends on the item and not on the order of the responses."""

@@ -19,6 +19,7 @@ from storage.engine.transaction import Transaction
 from storage.errors import NotFound
 from storage.records import (
     CHECKS,
+    LIVE,
     WRITTEN,
     Annotator,
     Comparison,
@@ -34,7 +35,7 @@ Act = Judgment | Skip | Flag
 SERVED = "SELECT max(number) AS number FROM iterations WHERE phase <> 'sampling'"
 """The iteration whose pairs are leased, until those of the next one are sampled; NULL before the
 first."""
-QUEUED = f"((c.iteration = ({SERVED}) AND c.arm <> 'imported') OR c.arm = 'written')"
+QUEUED = f"((c.iteration = ({SERVED}) AND c.arm NOT IN ('imported', 'live')) OR c.arm = 'written')"
 """Whether the comparison `c` is in the queue: it is of that iteration, or a written pair."""
 _QUEUED = f"SELECT c.id FROM comparisons AS c WHERE {QUEUED}"
 # Gold pairs have one comparison for all annotators; a re-ask belongs to one, who answers it once.
@@ -329,7 +330,7 @@ class QueueCache:
         """`QUEUED` in Python; checks, which are served outside the queue's order, are included."""
         if comparison.arm == WRITTEN or comparison.arm in CHECKS:
             return True
-        return comparison.iteration == self.iteration and comparison.arm != "imported"
+        return comparison.iteration == self.iteration and comparison.arm not in ("imported", LIVE)
 
     def _is_queued(self, item: QueueItem) -> bool:
         return (

@@ -37,6 +37,8 @@ PUBLIC: dict[str, frozenset[str]] = {
 LABEL: dict[str, frozenset[str]] = {
     **dict.fromkeys(("/label/api/next", "/label/api/progress", "/label/api/figures"), frozenset({"GET"})),
     **dict.fromkeys(("/label/api/guidelines", "/label/api/openapi.json"), frozenset({"GET"})),
+    "/label/api/live": frozenset({"GET"}),
+    **dict.fromkeys(("/label/api/live/prepare", "/label/api/live/turns"), ACT),
     "/label/worker.js": READ,
     "/label/api/judgments": ACT | {"GET"}, "/label/api/judgments/0": frozenset({"GET"}),
     **dict.fromkeys(("/label/api/skip", "/label/api/flag"), ACT),

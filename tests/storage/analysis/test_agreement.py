@@ -398,6 +398,8 @@ def test_items_of_an_older_workspace_and_of_a_rebuilt_one_are_found(tmp_path: Pa
         for later in ("TABLE checks", "VIEW standing_judgments", "VIEW current_judgments"):
             db.write(lambda tx, later=later: tx.execute(f"DROP {later}"))
         db.write(lambda tx: tx.execute(FIRST_VIEW))
+        for column in ("conversation", "turn"):
+            db.write(lambda tx, c=column: tx.execute(f"ALTER TABLE comparisons DROP COLUMN {c}"))
         db.write(lambda tx: tx.execute("DELETE FROM migrations WHERE name <> 'm001_initial'"))
     with Database.open(tmp_path / "w") as db:
         assert db.read(rows) == noted

@@ -1,0 +1,53 @@
+"""A generation service whose replies a test chooses: texts and failures that no model promises."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass, field
+
+from storage.generation_records import CurrentModels, LiveSettings, ReplyEnd, ReplyRequest
+
+_LIVE = LiveSettings(replies="reference", turns=3, temperatures=(1.0, 0.5))
+_MODELS = CurrentModels(policy="policy-1", reference="sft-1")
+
+
+@dataclass
+class Scripted:
+    """The port of the pages, with scripted replies.
+
+    `texts` are the replies in the order in which they are asked for, an exception in their place is
+    raised after the first word.
+    """
+
+    texts: list[str | Exception] = field(default_factory=list)
+    live: LiveSettings = _LIVE
+    stage: str | None = None
+    models: CurrentModels = _MODELS
+    asked: list[ReplyRequest] = field(default_factory=list)
+    open: int = 0
+
+    def refusal(self) -> str | None:
+        return self.stage and f"The {self.stage} stage uses the device."
+
+    def current_models(self) -> CurrentModels:
+        return self.models
+
+    async def prepare(self, *models: str) -> None:
+        self.asked += [ReplyRequest(model=model, messages=(), max_tokens=1) for model in models]
+
+    async def stream(self, request: ReplyRequest, *, person: str) -> AsyncGenerator[str | ReplyEnd]:
+        assert person.startswith("who-")
+        self.asked.append(request)
+        text = self.texts.pop(0)
+        self.open += 1
+        try:
+            if isinstance(text, Exception):
+                yield "Well, "
+                raise text
+            for word in text.split(" "):
+                await asyncio.sleep(0)
+                yield word + " "
+            yield ReplyEnd(finish_reason="stop", tokens=len(text))
+        finally:
+            self.open -= 1
