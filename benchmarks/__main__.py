@@ -27,6 +27,7 @@ COMMANDS = {
     "recovery": ["recovery"],
     "reward-report": ["reward_report"],
     "agreement": ["agreement"],
+    "checks": ["checks"],
     "mutants": ["mutants"],
 }
 

@@ -61,6 +61,15 @@ _JUDGMENTS = f"""
     ORDER BY j.id
 """
 
+_GOLD = """
+    SELECT j.annotator, k.answer, j.outcome, j.strength, j.shown_swapped
+    FROM standing_judgments AS j
+    JOIN checks AS k ON k.comparison = j.comparison
+    JOIN annotators AS a ON a.id = j.annotator
+    WHERE k.kind = 'gold' AND k.active AND list_contains($kinds, a.kind)
+    ORDER BY j.id
+"""
+
 _KINDS = f"""
     SELECT a.kind, count(*) AS n {_JOINED} WHERE p.role <> 'held-out'
     GROUP BY a.kind ORDER BY a.kind
@@ -223,7 +232,8 @@ def write_judgments_input(
     db: Database, inputs: Path, *, iteration: int, kinds: Sequence[AnnotatorKind] = LEARNED_FROM
 ) -> tuple[str, list[str]]:
     """Write judgments.parquet, the current judgments by these kinds of annotators without those on
-    held-out prompts, and judged_by.json, the result of `judgment_counts_by_kind`.
+    held-out prompts; judged_by.json, the result of `judgment_counts_by_kind`; and gold.parquet,
+    their answers to gold pairs.
 
     Returns the snapshot's hash (of the sorted judgment ids) and the ids.  Raises ValueError if
     there are no judgments.
@@ -233,6 +243,7 @@ def write_judgments_input(
         counted = judgment_counts_by_kind(db, kinds)
         if not db.copy_to_parquet(_JUDGMENTS, path, kinds=list(kinds)):
             raise ValueError(no_labels(counted))
+        db.copy_to_parquet(_GOLD, inputs / "gold.parquet", kinds=list(kinds))
     (inputs / "judged_by.json").write_text(json.dumps(counted))
     ids = pd.read_parquet(path, columns=["judgment"])["judgment"].tolist()
     h = hashlib.sha256("\n".join(sorted(ids)).encode()).hexdigest()[:16]

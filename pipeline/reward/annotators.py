@@ -8,7 +8,8 @@ For a difference of rewards d, annotator w judges by (1 + δ_w) · d + s · b_w,
 tie model.  s is +1 if the first response was on the left and −1 if it was on the right, so b_w > 0
 prefers the left.
 
-δ ~ N(0, .35²) and b ~ N(0, .3²), so annotators with few judgments stay close to average.  The slope
+δ ~ N(0, .35²) and b ~ N(0, .3²), so annotators with few judgments stay close to average.  Answers to
+gold pairs replace this prior by the posterior given them (gold.py).  The slope
 can be negative: judgments by an annotator who confuses the buttons are as informative as others.
 Similar models: Dawid and Skene (1979) and, for pairs, Chen et al. (2013), *Pairwise Ranking
 Aggregation in a Crowdsourced Setting*.
@@ -17,7 +18,7 @@ Aggregation in a Crowdsourced Setting*.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -27,6 +28,9 @@ from pipeline.reward.likelihood import Likelihood, TieValues, log_probabilities
 SLOPE_SD, BIAS_SD = 0.35, 0.3
 """Standard deviations of the priors on δ and b."""
 
+SCALES = torch.logspace(-1.3, 0.7, 201, dtype=torch.float64)
+"""Grid of factors on rewards, .05 to 5, for the search of the best one."""
+
 _STEPS = 100
 _TOLERANCE = 1e-10
 
@@ -34,19 +38,30 @@ _TOLERANCE = 1e-10
 class AnnotatorEffects(nn.Module):
     """δ and b of each annotator, learned with the rewards."""
 
-    def __init__(self, ids: Sequence[str]) -> None:
+    prior_delta: Tensor
+    prior_bias: Tensor
+    prior_delta_sd: Tensor
+    prior_bias_sd: Tensor
+
+    def __init__(self, ids: Sequence[str], prior: FittedAnnotators | None = None) -> None:
         super().__init__()
         self.ids = list(ids)
-        self.delta = nn.Parameter(torch.zeros(len(ids)))
-        self.bias = nn.Parameter(torch.zeros(len(ids)))
+        prior = prior or ungrounded(len(ids))
+        self.delta = nn.Parameter(prior.delta.float())
+        self.bias = nn.Parameter(prior.bias.float())
+        for name, value in vars(prior).items():
+            self.register_buffer(f"prior_{name}", value.float(), persistent=False)
 
     def forward(self, index: Tensor) -> tuple[Tensor, Tensor]:
         """Slopes and biases (M,) of the annotators at `index` (M,)."""
         return 1 + self.delta[index], self.bias[index]
 
     def penalty(self) -> Tensor:
-        """½ Σ (δ/.35)² + (b/.3)²: the prior's negative log-density, up to a constant."""
-        return ((self.delta / SLOPE_SD).square() + (self.bias / BIAS_SD).square()).sum() / 2
+        """The prior's negative log-density up to a constant; without gold pairs
+        ½ Σ (δ/.35)² + (b/.3)²."""
+        slopes = (self.delta - self.prior_delta) / self.prior_delta_sd
+        biases = (self.bias - self.prior_bias) / self.prior_bias_sd
+        return (slopes.square() + biases.square()).sum() / 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,22 +90,47 @@ class FittedAnnotators:
     bias_sd: Tensor
 
 
+def ungrounded(count: int) -> FittedAnnotators:
+    """The prior of `count` annotators without gold judgments."""
+    zeros, ones = torch.zeros(count, dtype=torch.float64), torch.ones(count, dtype=torch.float64)
+    return FittedAnnotators(
+        delta=zeros, bias=zeros, delta_sd=SLOPE_SD * ones, bias_sd=BIAS_SD * ones
+    )
+
+
+def calibrated(
+    judged: AnnotatorJudgments, likelihood: Likelihood, ties: TieValues
+) -> AnnotatorJudgments:
+    """The judgments with the reward differences multiplied by the best of `SCALES`."""
+    fits = likelihood.log_likelihood(
+        SCALES[:, None] * judged.d, judged.outcomes, ties=ties, strength=judged.strength
+    )
+    return replace(judged, d=SCALES[fits.sum(-1).argmax()] * judged.d)
+
+
 def effective(d: Tensor, slope: Tensor, bias: Tensor, side: Tensor) -> Tensor:
     """The argument of the tie model that replaces d."""
     return slope * d + side * bias
 
 
 def fit_annotators(
-    judged: AnnotatorJudgments, count: int, *, likelihood: Likelihood, ties: TieValues
+    judged: AnnotatorJudgments,
+    count: int,
+    *,
+    likelihood: Likelihood,
+    ties: TieValues,
+    prior: FittedAnnotators | None = None,
 ) -> FittedAnnotators:
     """The MAP estimates of δ and b of `count` annotators, given the rewards, by Newton's method.
 
     The likelihoods are log-concave in z and z is linear in (δ, b), so there is one optimum.
     Standard errors are from the inverse of the observed information plus the prior's; they treat
-    the rewards as known.  Annotators without judgments keep the prior.
+    the rewards as known.  Annotators without judgments keep the prior, by default `ungrounded`.
     """
-    at = torch.zeros(count, 2, dtype=torch.float64)
-    precision = torch.tensor([SLOPE_SD, BIAS_SD], dtype=torch.float64) ** -2
+    prior = prior or ungrounded(count)
+    mean = torch.stack([prior.delta, prior.bias], -1)
+    precision = torch.stack([prior.delta_sd, prior.bias_sd], -1) ** -2
+    at = mean.clone()
     features = torch.stack([judged.d, judged.side], -1)
 
     def posterior(at: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -102,10 +142,12 @@ def fit_annotators(
         (first,) = torch.autograd.grad(each.sum(), z, create_graph=True)
         (second,) = torch.autograd.grad(first.sum(), z)
         first, outer = first.detach(), features.unsqueeze(-1) * features.unsqueeze(-2)
-        value = _sums(each.detach(), judged.annotator, count) - (precision * at**2).sum(-1) / 2
-        gradient = _sums(features * first[:, None], judged.annotator, count) - precision * at
+        value = _sums(each.detach(), judged.annotator, count)
+        value = value - (precision * (at - mean) ** 2).sum(-1) / 2
+        gradient = _sums(features * first[:, None], judged.annotator, count)
+        gradient = gradient - precision * (at - mean)
         curved = _sums(outer * -second[:, None, None], judged.annotator, count)
-        return value, gradient, curved + precision.diag()
+        return value, gradient, curved + torch.diag_embed(precision)
 
     value, gradient, information = posterior(at)
     for _ in range(_STEPS):

@@ -30,6 +30,7 @@ from pipeline.reward.data import (
     resolved,
     training_rows,
 )
+from pipeline.reward.gold import GoldJudgment, gold_prior
 from pipeline.reward.likelihood import Likelihood, TieValues
 from pipeline.reward.quality.reliability import losses_to_annotators
 from pipeline.reward.scoring import RewardModel
@@ -233,6 +234,8 @@ class Training:
     """(start, end) of the training in the stage's progress."""
     quiet: bool = False
     """Report progress only, no metrics."""
+    gold: Sequence[GoldJudgment] = ()
+    """Answers to gold pairs, which inform the slopes of annotators."""
 
     @classmethod
     def of_job(cls, job: Job, chat: ChatTokenizer, checkpoints: Path, report: Report) -> Training:
@@ -314,7 +317,8 @@ def _prepare(
     network.ties.learn(likelihood)
     people = annotator_ids(pairs)
     if config.annotators and len(people) > 1:
-        network.annotators = AnnotatorEffects(people).to(training.device)
+        prior = gold_prior(training.gold, people, likelihood=likelihood, ties=network.ties.values())
+        network.annotators = AnnotatorEffects(people, prior).to(training.device)
     return rows
 
 

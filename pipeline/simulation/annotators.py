@@ -17,6 +17,7 @@ standard deviation of about 1 over ordinary responses.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -112,8 +113,11 @@ class SimulatedAnnotator:
         return 1 + (draw < _sigmoid(z - clearly)) + (draw < _sigmoid(z - much))
 
 
-def population(count: int, *, bad: float, seed: int) -> list[SimulatedAnnotator]:
-    """`count` annotators named sim-01…; the share `bad` of them, rounded, have bad profiles.
+def population(
+    count: int, *, bad: float, seed: int, profiles: Sequence[AnnotatorProfile] = BAD_PROFILES
+) -> list[SimulatedAnnotator]:
+    """`count` annotators named sim-01…; the share `bad` of them, rounded, have bad profiles, which
+    are `profiles` in turn.
 
     The seed decides who is bad, and each annotator's parameters: slopes, thresholds and gaps vary by
     a factor of about 1.25, speeds by 1.4.
@@ -125,12 +129,12 @@ def population(count: int, *, bad: float, seed: int) -> list[SimulatedAnnotator]
     rng = np.random.default_rng([seed, 1])
     number_bad = round(count * bad)
     careful: list[AnnotatorProfile] = ["careful"] * (count - number_bad)
-    profiles = [BAD_PROFILES[i % len(BAD_PROFILES)] for i in range(number_bad)] + careful
+    chosen = [profiles[i % len(profiles)] for i in range(number_bad)] + careful
     order = rng.permutation(count)
     # A separate generator, so that strengths change no other random number.
     scales = np.exp(np.random.default_rng([seed, 1, 1]).normal(0, 0.22, count)).tolist()
     return [
-        _annotator(f"sim-{n:02d}", profiles[i], scale, rng)
+        _annotator(f"sim-{n:02d}", chosen[i], scale, rng)
         for n, (i, scale) in enumerate(zip(order, scales, strict=True), start=1)
     ]
 

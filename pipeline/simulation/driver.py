@@ -150,7 +150,18 @@ class _Driver:
         return from_json(LoopState, self.admin("advance", {}))
 
     def _label(self, tokens: Sequence[str]) -> None:
-        tally = Tally(self.labels, [annotator.name for annotator in self.annotators])
+        """Judge until the iteration has its labels.  Gold pairs and re-asks are no labels, and an
+        annotator cannot recognize them, so the server counts."""
+        wanted = self._judgments() + self.labels
+        while (missing := wanted - self._judgments()) > 0:
+            self._judge_pairs(tokens, missing)
+
+    def _judgments(self) -> int:
+        return int(self.admin("status", {})["judgments"])
+
+    def _judge_pairs(self, tokens: Sequence[str], count: int) -> None:
+        """Judge `count` pairs, gold pairs and re-asks included."""
+        tally = Tally(count, [annotator.name for annotator in self.annotators])
         with ThreadPoolExecutor(len(self.annotators)) as pool:
             sessions = [
                 pool.submit(self._label_as, annotator, token, tally)
@@ -158,9 +169,9 @@ class _Driver:
             ]
         for session in sessions:
             session.result()
-        if tally.saved < self.labels:
+        if tally.saved < count:
             raise SimulationFailed(
-                f"the pairs ran out after {tally.saved} of {self.labels} judgments; ask for fewer "
+                f"the pairs ran out after {self.labels - count + tally.saved} of {self.labels} judgments; ask for fewer "
                 "with --labels, or start in a fresh workspace with more pairs per judgment: a larger "
                 "--set sampling.surplus (default 1.3)"
             )

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from statistics import fmean, pstdev
 from typing import Any
@@ -34,6 +35,7 @@ from pipeline.reward.data import (
     split_judgments,
     stopping_pairs,
 )
+from pipeline.reward.gold import GoldJudgment, read_gold
 from pipeline.reward.likelihood import LEARNS_THETA
 from pipeline.reward.members import train_members
 from pipeline.reward.predictions import predict
@@ -54,7 +56,8 @@ def run(job: Job, report: Report, directory: RunDirectory) -> RewardSummary:
     """Train on inputs/judgments.parquet from the SFT weights; saves model/ and model/audit/."""
     config = job.config.reward
     chat, pairs, split, kinds = prepare(job, report, directory)
-    training = Training.of_job(job, chat, directory.checkpoint, report)
+    gold = read_gold(directory.inputs)
+    training = replace(Training.of_job(job, chat, directory.checkpoint, report), gold=gold)
     model, stop = fit(training, split, kinds)
     _progress(job, report, SHARE, f"measuring on {len(split.measured)} held-out judgments")
     others = [pair for pair in split.audit_set if pair.random_stream]
@@ -66,7 +69,7 @@ def run(job: Job, report: Report, directory: RunDirectory) -> RewardSummary:
         training, split, epochs=stop.epoch if stop else config.epochs
     )
     fit_of_annotators = (
-        measure_annotators(model, audit, pairs, split, report) if learns_annotators else None
+        measure_annotators(model, audit, pairs, split, report, gold) if learns_annotators else None
     )
     counts = _counts(model, pairs, split)
     in_pairs = length_correlation_in_pairs(*model.both_sides(pairs), pairs)
@@ -190,6 +193,7 @@ def measure_annotators(
     pairs: Sequence[JudgedPair],
     split: Split,
     report: Report,
+    gold: Sequence[GoldJudgment] = (),
 ) -> AnnotatorFit:
     """The weight of each annotator's judgments; warns of annotators with a low weight."""
     folds = [(split.unseen, model), *([(split.learned, audit)] if audit else [])]
@@ -199,6 +203,7 @@ def measure_annotators(
         Counter(pair.annotator for pair in pairs),
         likelihood=model.network.likelihood,
         ties=model.network.ties.values(),
+        gold=gold,
     )
     for note in notes_on_annotators(found.annotators):
         report.add(note)

@@ -12,13 +12,16 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from pipeline.reward.annotators import (
+    SCALES,
     AnnotatorJudgments,
     FittedAnnotators,
     annotator_weights,
+    calibrated,
     effective,
     fit_annotators,
 )
 from pipeline.reward.data import JudgedPair
+from pipeline.reward.gold import GoldJudgment, gold_prior
 from pipeline.reward.likelihood import (
     FIRST,
     TIE,
@@ -33,8 +36,6 @@ from storage.analysis.annotator_fit import AnnotatorEstimate, AnnotatorFit
 
 LOW_WEIGHT = 0.25
 """A warning names annotators whose judgments have less than this weight."""
-SCALES = torch.logspace(-1.3, 0.7, 201, dtype=torch.float64)
-"""Grid of factors on rewards, .05 to 5, for the search of the best one."""
 
 
 def judged_by_rewards(
@@ -71,12 +72,14 @@ def reliability(
     *,
     likelihood: Likelihood,
     ties: TieValues,
+    gold: Sequence[GoldJudgment] = (),
 ) -> AnnotatorFit:
     """The estimates for each annotator, and their expected agreement.
 
     Each of `folds` has judgments and a model that did not learn from them; a model that did has
     memorized careless judgments, which then look careful.  The rewards of each fold are scaled to
-    fit annotators of slope 1.  `counts` is the number of judgments of each annotator.
+    fit annotators of slope 1.  `counts` is the number of judgments of each annotator.  Answers to
+    `gold` pairs count in the estimates, and not in the agreement.
     """
     # Neither the level nor the margin depends on the annotator.
     likelihood = replace(likelihood, both_bad="tie", margin=0.0)
@@ -92,7 +95,8 @@ def reliability(
     judged = AnnotatorJudgments(
         **{name: torch.cat([vars(part)[name] for part in parts]) for name in vars(parts[0])}
     )
-    fitted = fit_annotators(judged, len(ids), likelihood=likelihood, ties=ties)
+    prior = gold_prior(gold, ids, likelihood=likelihood, ties=ties)
+    fitted = fit_annotators(judged, len(ids), likelihood=likelihood, ties=ties, prior=prior)
     chances = outcome_chances(judged, fitted, likelihood, ties)
     # `half` gives a tie no probability.
     known = likelihood.tie_model != "half"
@@ -116,16 +120,6 @@ def reliability(
         overlapping_items=agreement.items if agreement else 0,
         expected_preference_agreement=preferences,
     )
-
-
-def calibrated(
-    judged: AnnotatorJudgments, likelihood: Likelihood, ties: TieValues
-) -> AnnotatorJudgments:
-    """The judgments with the reward differences multiplied by the best of `SCALES`."""
-    fits = likelihood.log_likelihood(
-        SCALES[:, None] * judged.d, judged.outcomes, ties=ties, strength=judged.strength
-    )
-    return replace(judged, d=SCALES[fits.sum(-1).argmax()] * judged.d)
 
 
 def losses_to_annotators(

@@ -26,6 +26,7 @@ from pipeline.reward.data import (
     split_for_stopping,
     stopping_pairs,
 )
+from pipeline.reward.gold import read_gold
 from pipeline.reward.members import train_members
 from pipeline.reward.quality import held_out as table
 from pipeline.reward.quality.figures import of_stream, outcomes
@@ -61,7 +62,10 @@ def run(job: Job, report: Report, directory: RunDirectory) -> CurveSummary:
     _write(directory.outputs, known, order=FULL_MODEL, blocks=BLOCKS, labels=len(pairs))
     block = deal(rest, seed=job.config.seed)
     plan = [(order, blocks) for order in ORDERS for blocks in range(1, BLOCKS)]
-    training = Training.of_job(job, chat, directory.checkpoint / "model", report)
+    training = replace(
+        Training.of_job(job, chat, directory.checkpoint / "model", report),
+        gold=read_gold(directory.inputs),
+    )
     for number, (order, blocks) in enumerate(plan):
         if file_of(directory.outputs, order, blocks).exists():
             continue

@@ -166,6 +166,8 @@ def curve_job(
 
     def fill(inputs: Path) -> None:
         copy_inputs(source, "judgments.parquet")(inputs)
+        if (source.inputs / "gold.parquet").exists():  # not in runs of earlier versions
+            copy_inputs(source, "gold.parquet")(inputs)
         (inputs / TABLE).write_bytes(table.read_bytes())
 
     return curve_place(workspace, model, directory), job, fill

@@ -21,8 +21,10 @@ from pipeline.simulation.annotators import Choice, SimulatedAnnotator, populatio
 from pipeline.simulation.clients import LabelClient, LeasedPair, ServerRefused, conversation
 from pipeline.simulation.driver import SimulationFailed, simulate
 from pipeline.simulation.report import PairJudge, compare, gate_figures
+from storage.analysis.checks import check_results, in_all
 from storage.commands import Commands
 from storage.engine.database import Database
+from storage.importing.imports import import_gold
 from storage.labeling import judgments, queue
 from storage.records import (
     Annotator,
@@ -39,6 +41,7 @@ from storage.reports import Blocked, LoopState, to_json
 from storage.status import status
 from storage.tables import annotators, comparisons, completions, iterations, models, tokens
 from storage.tables import prompts as prompt_store
+from storage.tables.settings import CheckPlan, set_check_plan
 
 PAIRS = 60
 CAREFUL = SimulatedAnnotator(name="sim-01", profile="careful", slope=1.1, tie=0.4)
@@ -485,3 +488,25 @@ def test_the_gate_asks_no_more_than_there_is():
     assert single.error is None  # infinite, for which JSON has no word
     nothing = held_out(2, same=(0, 1))
     assert gate_figures(nothing, [Obliging("new")], **MODEL, seed=1) is None
+
+
+def test_gold_pairs_and_re_asks_are_judged_beyond_the_labels(db, tmp_path):
+    file = tmp_path / "gold.jsonl"
+    rows = [
+        {
+            "prompt": f"Question g{n}",
+            "response_a": "kind 9.0",
+            "response_b": "kind 1.0",
+            "answer": "a",
+        }
+        for n in range(6)
+    ]
+    file.write_text("\n".join(map(json.dumps, rows)))
+    import_gold(db, file)
+    set_check_plan(db, CheckPlan(gold_share=0.2, reask_share=0.2, reask_after=3))
+    drive(db, bad=0.0)
+    assert db.read("SELECT count(*) AS n FROM current_judgments")[0]["n"] == 40
+    found = in_all(check_results(db))
+    assert found.gold.answered >= 4
+    assert found.reask.answered >= 4
+    assert found.gold.share == found.reask.share == 1.0
