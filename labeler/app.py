@@ -19,7 +19,13 @@ from labeler.downloads import download_routes
 from labeler.ports import Generation, Loop
 from labeler.research import pages as research
 from labeler.security.access import AccessMiddleware, rules
-from labeler.security.accounts import account_routes, missing_page, refusal_page, sign_in_page
+from labeler.security.accounts import (
+    account_routes,
+    language_of,
+    missing_page,
+    refusal_page,
+    sign_in_page,
+)
 from labeler.security.addresses import Addresses
 from labeler.security.auth import Auth
 from labeler.uploads import upload_routes
@@ -73,9 +79,10 @@ def create_app(
         admin_token=admin_token,
         rules=rules(route for route, *_ in pages.pages if route),
         functions=pages.fns.keys(),
-        sign_in_page=lambda path: sign_in_page(auth, landing=path),
+        sign_in_page=lambda path, language: sign_in_page(auth, language, landing=path),
         refusal_page=refusal_page,
         missing_page=missing_page,
+        language_of=lambda headers: language_of(auth, headers),
     )
     return app
 

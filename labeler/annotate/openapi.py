@@ -12,6 +12,7 @@ from fastapi import APIRouter
 from fastapi.openapi.utils import get_openapi
 
 from labeler.annotate.session import NextPairs, Undone
+from labeler.translation import Language
 from storage.labeling.own_judgments import ListedJudgment
 from storage.labeling.queue import Progress
 from storage.records import AnnotatorRole, Phase
@@ -42,6 +43,13 @@ class UndoneResponse(SavedResponse):
 
 
 @dataclass(frozen=True, kw_only=True)
+class LanguageResponse:
+    """The language from now on."""
+
+    language: Language
+
+
+@dataclass(frozen=True, kw_only=True)
 class ReleasedResponse:
     """How many leases ended."""
 
@@ -50,12 +58,16 @@ class ReleasedResponse:
 
 @dataclass(frozen=True, kw_only=True)
 class Person:
-    """The annotator who is signed in; `password` says whether one is set."""
+    """The annotator who is signed in; `password` says whether one is set.
+
+    `language` is the one that they chose, or null.
+    """
 
     id: str
     name: str
     role: AnnotatorRole
     password: bool
+    language: Language | None
 
 
 @dataclass(frozen=True)
@@ -98,7 +110,7 @@ class Refusal:
     error: str
 
 
-def described(shape: type) -> dict[str, Any]:
+def described(shape: Any) -> dict[str, Any]:
     """Arguments of a route that responds with this shape."""
     # Without a response model, FastAPI does not copy and check every response.
     return {"response_model": None, "responses": {200: {"model": shape}}}

@@ -6,16 +6,18 @@ scripts document their guarantees. There is no build step: this module joins the
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
 import gradio as gr
 
+from labeler import translation
 from labeler.html import formulas
 
 _HERE = Path(__file__).parent
 _SCRIPTS = (
-    "outbox.js", "offline.js", "pair-buffer.js", "tabs.js", "view.js", "code.js", "conversation.js",
+    "texts.js", "outbox.js", "offline.js", "pair-buffer.js", "tabs.js", "view.js", "code.js", "conversation.js",
     "sides.js", "differences.js", "ring.js", "draft.js", "keys.js", "drawer.js", "counts.js", "desk.js", "start.js",
 )  # fmt: skip
 _STYLES = (
@@ -47,7 +49,9 @@ def styles() -> str:
 
 def script() -> str:
     """The page's scripts, joined into one scope."""
-    parts = [formulas.SCRIPT, *(_read("scripts", name) for name in _SCRIPTS)]
+    catalogs = f"const CATALOGS = {json.dumps(translation.versions())};"
+    names = f"const LANGUAGES = {json.dumps(translation.LANGUAGES)};"
+    parts = [catalogs, names, formulas.SCRIPT, *(_read("scripts", name) for name in _SCRIPTS)]
     return '"use strict";\n' + "\n".join(parts)
 
 

@@ -34,6 +34,7 @@ from labeler.annotate.openapi import (
     REFUSALS,
     GuidelinesResponse,
     JudgmentsResponse,
+    LanguageResponse,
     NextResponse,
     ProgressResponse,
     ReadyResponse,
@@ -45,7 +46,9 @@ from labeler.annotate.openapi import (
 )
 from labeler.annotate.session import GivenJudgment, LabelSession
 from labeler.ports import Generation
+from labeler.security.accounts import keep_language
 from labeler.security.auth import Identity
+from labeler.translation import LANGUAGES, Language, catalog
 from storage.engine.database import Database
 from storage.errors import Conflict, NotFound, NotLeased, StorageUnavailable
 from storage.generation_records import GenerationBusy, GenerationRefused
@@ -61,8 +64,11 @@ from storage.records import (
     SafetyLabel,
     ScreenOutcome,
 )
+from storage.tables import annotators
 
 _LOG = logging.getLogger(__name__)
+SIGN_IN_FIRST = "Sign in first."
+SOMEONE_ELSE = "Someone else has signed in with this browser. Reload the page."
 MAX_COMMENT_LENGTH = 5_000
 """Characters."""
 
@@ -153,6 +159,13 @@ class TurnBody(BaseModel):
     conversation: str | None = Field(default=None, min_length=1, max_length=100)
 
 
+class LanguageBody(BaseModel):
+    """``POST /label/api/language``."""
+
+    model_config = ConfigDict(extra="forbid")
+    language: Language
+
+
 class UndoBody(ActBody):
     """``POST /label/api/undo``; `replaces` is the id of the act to take back."""
 
@@ -165,10 +178,10 @@ async def _current_annotator(
 ) -> Annotator:
     identity: Identity | None = request.state.identity
     if identity is None:
-        raise HTTPException(401, "Sign in first.")
+        raise HTTPException(401, SIGN_IN_FIRST)
     # In a shared browser, another person may have signed in since the page was opened.
     if x_kitestring_annotator not in (None, identity.annotator.id):
-        raise HTTPException(403, "Someone else has signed in with this browser. Reload the page.")
+        raise HTTPException(403, SOMEONE_ELSE)
     return identity.annotator
 
 
@@ -242,6 +255,7 @@ def label_routes(db: Database, generation: Generation | None = None) -> APIRoute
             "name": annotator.name,
             "role": annotator.role,
             "password": annotator.password_hash is not None,
+            "language": annotators.language(db, annotator.id),
         }
         return {"annotator": person, **session.progress(annotator, offset=offset)}
 
@@ -264,9 +278,27 @@ def label_routes(db: Database, generation: Generation | None = None) -> APIRoute
         return asdict(session.judgment(annotator, id))
 
     @routes.get("/guidelines", **described(GuidelinesResponse))
-    def guidelines(annotator: CurrentAnnotator) -> dict[str, str]:  # noqa: ARG001 (asks for a signed-in person)
+    def guidelines(
+        annotator: CurrentAnnotator,  # noqa: ARG001 (asks for a signed-in person)
+        language: Language = "en",
+    ) -> dict[str, str]:
         """The guidelines for annotators."""
-        return session.guidelines()
+        return session.guidelines(language)
+
+    @routes.post("/language", **described(LanguageResponse))
+    def choose_language(body: LanguageBody, annotator: CurrentAnnotator) -> JSONResponse:
+        """Show the pages in another language from now on, in every browser of the annotator."""
+        annotators.set_language(db, annotator.id, body.language)
+        response = JSONResponse({"language": body.language})
+        keep_language(response, body.language)
+        return response
+
+    @routes.get("/texts/{language}", **described(dict[str, Any]))
+    async def texts(language: str) -> JSONResponse:
+        """The translations of the page's English texts into a language."""
+        if language not in LANGUAGES:
+            raise NotFound(f"There are no texts in {language!r}; there are {', '.join(LANGUAGES)}.")
+        return JSONResponse(dict(catalog(language)))
 
     @routes.get("/openapi.json", include_in_schema=False)
     async def openapi() -> JSONResponse:

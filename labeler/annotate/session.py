@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from labeler.html.markdown import render, render_pair
+from labeler.translation import translated
 from storage.engine.database import Database
 from storage.engine.transaction import Transaction
 from storage.labeling import judgments, queue
@@ -31,7 +32,6 @@ from storage.records import (
     Judgment,
     Message,
     Skip,
-    digest,
     now,
 )
 from storage.tables import guidelines, iterations, settings
@@ -216,10 +216,14 @@ class LabelSession:
         pair = queue.pair(self._db, annotator.id, found.comparison)
         return GivenJudgment(judgment=found, pair=shown_pair(pair))
 
-    def guidelines(self) -> dict[str, str]:
-        """The guidelines as text and HTML; ``version`` changes with the text."""
-        text = guidelines.current(self._db, DEFAULT_GUIDELINES)
-        return {"version": digest(text), "text": text, "html": render(text, document=True)}
+    def guidelines(self, language: str = "en") -> dict[str, str]:
+        """The guidelines in a language as text and HTML.
+
+        ``version`` changes when the text in any language does.
+        """
+        text = guidelines.current(self._db, translated(DEFAULT_GUIDELINES, language), language)
+        version = guidelines.version(self._db, DEFAULT_GUIDELINES)
+        return {"version": version, "text": text, "html": render(text, document=True)}
 
 
 def _missing(form: JudgmentForm, annotator: Annotator, fields: Mapping[str, Any]) -> str | None:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import hmac
 import re
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -91,11 +91,12 @@ def rules(research_pages: Iterable[str] = ()) -> list[Rule]:
         _rule("signed-in", "GET HEAD POST", r"/label/password"),
         _rule("signed-in", reading, r"/label/worker\.js", "worker"),
         _rule("signed-in", "GET", r"/label/api/(next|progress|figures|guidelines|openapi\.json)"),
+        _rule("signed-in", "GET", r"/label/api/texts/\w+"),
         _rule("signed-in", "GET", r"/label/api/judgments(/[\w-]+)?"),
         _rule("signed-in", "GET", r"/label/api/live"),
         _rule("signed-in", "POST", r"/label/api/live/prepare"),
         _rule("signed-in", "POST", r"/label/api/live/turns", "stream"),
-        _rule("signed-in", "POST", r"/label/api/(judgments|skip|flag|undo|release)"),
+        _rule("signed-in", "POST", r"/label/api/(judgments|skip|flag|undo|release|language)"),
         _rule("researcher", reading, rf"/research(/({pages.removeprefix('|')})?)?", "page"),
         _rule("researcher", reading, rf"/research/({_PAGE}|{_PAGE_API})"),
         _rule("researcher", reading, rf"/research/{_HEARTBEAT}", "stream"),
@@ -109,9 +110,10 @@ def rules(research_pages: Iterable[str] = ()) -> list[Rule]:
 class AccessMiddleware:
     """ASGI middleware that stores the user in ``scope["state"]["identity"]``.
 
-    `sign_in_page` returns the page for a browser that is not signed in, given the requested path;
-    `refusal_page` the page for users without access, given the reason; `missing_page` the page for
-    an unknown address. `functions` are the indices of the functions that Gradio pages may call.
+    The pages get the language that `language_of` finds in the headers.  `sign_in_page` returns the
+    page for a browser that is not signed in, given the requested path first; `refusal_page` the page
+    for users without access, given the reason first; `missing_page` the page for an unknown address.
+    `functions` are the indices of the functions that Gradio pages may call.
     """
 
     def __init__(
@@ -123,9 +125,10 @@ class AccessMiddleware:
         admin_token: str,
         rules: list[Rule],
         functions: Container[object],
-        sign_in_page: Callable[[str], str],
-        refusal_page: Callable[[str], str],
-        missing_page: Callable[[], str],
+        sign_in_page: Callable[[str, str], str],
+        refusal_page: Callable[[str, str], str],
+        missing_page: Callable[[str], str],
+        language_of: Callable[[Mapping[str, str]], str],
     ) -> None:
         self.app = app
         self.auth = auth
@@ -136,6 +139,7 @@ class AccessMiddleware:
         self.sign_in_page = sign_in_page
         self.refusal_page = refusal_page
         self.missing_page = missing_page
+        self.language_of = language_of
         self.hardening = Hardening(secure=addresses.secure)
         self.streams = Streams(auth)
 
@@ -261,28 +265,31 @@ class AccessMiddleware:
         """The refusal; anonymous clients learn only that they must sign in."""
         path = scope["path"]
         page = scope["method"] == "GET" and "text/html" in headers.get("accept", "")
+        language = self.language_of(headers)
         guarded = path.startswith(_MOUNTS)
         if guarded and identity is None:
             if page:
-                return HTMLResponse(self.sign_in_page(path), status_code=401)
+                return HTMLResponse(self.sign_in_page(path, language), status_code=401)
             return _json_error(401, "Sign in first.", {"WWW-Authenticate": "Bearer"})
         if guarded and matching and all(rule.access == "researcher" for rule in matching):
-            reason = "This page is for researchers."
+            reason = FOR_RESEARCHERS
         elif guarded:
-            reason = "This address is not available."
+            reason = NOT_AVAILABLE
         elif matching and scope["method"] in matching[0].methods:
             return _json_error(401, "This request needs the workspace's admin token.")
         elif matching:
             return _json_error(405, f"{scope['method']} is not allowed here.")
         elif page:
-            return HTMLResponse(self.missing_page(), status_code=404)
+            return HTMLResponse(self.missing_page(language), status_code=404)
         else:
             return _json_error(404, "This address does not exist.")
         if page:
-            return HTMLResponse(self.refusal_page(reason), status_code=403)
+            return HTMLResponse(self.refusal_page(reason, language), status_code=403)
         return _json_error(403, reason)
 
 
+FOR_RESEARCHERS = "This page is for researchers."
+NOT_AVAILABLE = "This address is not available."
 _DEFECT = "The server failed. Its log has the details."
 
 

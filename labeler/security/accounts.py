@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from math import ceil
 from pathlib import Path
 from typing import Annotated
+from urllib.parse import urlencode
 
 from fastapi import APIRouter, Form, Request
 from fastapi.responses import FileResponse, HTMLResponse, RedirectResponse, Response
@@ -13,13 +15,14 @@ from markupsafe import Markup
 from labeler.security import browsers
 from labeler.security.auth import SESSION_LIFETIME, Auth, SignInRefused
 from labeler.security.passwords import MAX_PASSWORD_LENGTH, MIN_PASSWORD_LENGTH, Busy
+from labeler.translation import LANGUAGES, RIGHT_TO_LEFT, accepted, fill, translated
 from storage.records import Annotator
 
 STATIC = Path(__file__).parents[1] / "static"
 
-# The HTML below goes through Markup.format, which escapes every value put into it.
-_PAGE = Markup("""<!doctype html>
-<html lang="en">
+# `fill` translates the texts in [[…]] and escapes every value.
+_PAGE = """<!doctype html>
+<html lang="{language}" dir="{direction}">
 <head>
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
@@ -31,73 +34,122 @@ _PAGE = Markup("""<!doctype html>
 <div class="brand"><img src="/static/kite.svg" alt="">Kitestring</div>
 <h1>{title}</h1>
 {body}
+{languages}
 </main></body>
 </html>
-""")
+"""
 _PROBLEM = Markup('<p class="problem" role="alert">{}</p>')
-_CONTINUE = Markup("""<p>You will be signed in as <strong>{name}</strong> in this browser.</p>
+_STRONG = Markup("<strong>{}</strong>")
+_CONTINUE = """<p>[[You will be signed in as {who} in this browser.]]</p>
 <form method="post" action="/sign-in">
 <input type="hidden" name="token" value="{token}"><input type="hidden" name="next" value="{next}">
-<button autofocus>Continue as {name}</button>
-</form>""")
-_PASSWORD = Markup("""{problem}
+<button autofocus>[[Continue as {name}]]</button>
+</form>"""
+_PASSWORD = """{problem}
 <form method="post" action="/sign-in">
 <input type="hidden" name="next" value="{next}">
-<label for="name">Name</label>
+<label for="name">[[Name]]</label>
 <input id="name" name="name" value="{name}" autocomplete="username" required autofocus>
-<label for="password">Password</label>
+<label for="password">[[Password]]</label>
 <input id="password" name="password" type="password" autocomplete="current-password" required>
-<button>Sign in</button>
+<button>[[Sign in]]</button>
 </form>
-<p class="hint">{hint}</p>""")
-_INVITE = Markup("""{problem}
-<p>Choose a password for <strong>{name}</strong>: at least {shortest} characters. A few words work well.</p>
+<p class="hint">{hint}</p>"""
+_INVITE = """{problem}
+<p>[[Choose a password for {who}: at least {shortest} characters. A few words work well.]]</p>
 <form method="post" action="/invite">
 <input type="hidden" name="token" value="{token}">
 <input type="hidden" name="name" value="{name}" autocomplete="username">
-<label for="password">Password</label>
+<label for="password">[[Password]]</label>
 <input id="password" name="password" type="password" minlength="{shortest}" maxlength="{longest}" autocomplete="new-password" required autofocus>
-<label for="again">Repeat the password</label>
+<label for="again">[[Repeat the password]]</label>
 <input id="again" name="again" type="password" autocomplete="new-password" required>
-<button>Set password and sign in</button>
-</form>""")
-_CHANGE = Markup("""{problem}
-<p>Choose a new password for <strong>{name}</strong>: at least {shortest} characters. Other browsers
-and scripts that use this account must sign in again.</p>
+<button>[[Set password and sign in]]</button>
+</form>"""
+_CHANGE = """{problem}
+<p>[[Choose a new password for {who}: at least {shortest} characters. Other browsers and scripts that use this account must sign in again.]]</p>
 <form method="post" action="/label/password">
 <input type="hidden" name="name" value="{name}" autocomplete="username">
-<label for="old">Current password</label>
+<label for="old">[[Current password]]</label>
 <input id="old" name="old" type="password" autocomplete="current-password" required autofocus>
-<label for="password">New password</label>
+<label for="password">[[New password]]</label>
 <input id="password" name="password" type="password" minlength="{shortest}" maxlength="{longest}" autocomplete="new-password" required>
-<label for="again">Repeat the new password</label>
+<label for="again">[[Repeat the new password]]</label>
 <input id="again" name="again" type="password" autocomplete="new-password" required>
-<button>Change password</button>
+<button>[[Change password]]</button>
 </form>
-<p class="hint"><a href="/label/">Back to labeling</a></p>""")
-_NO_PASSWORD = Markup("""<p>Your account has no password. You signed in with a link.</p>
-<a class="button" href="/label/">Back to labeling</a>""")
-_MISSING = Markup("""<p>This page does not exist. The link may be incomplete or mistyped.</p>
-<a class="button" href="/">Go to the start page</a>""")
-_REFUSED = Markup("""<p>{reason}</p>
-<a class="button" href="/label/">Go to labeling</a>
-<form method="post" action="/sign-out"><button>Sign in with another account</button></form>""")
+<p class="hint"><a href="/label/">[[Back to labeling]]</a></p>"""
+_NO_PASSWORD = """<p>[[Your account has no password. You signed in with a link.]]</p>
+<a class="button" href="/label/">[[Back to labeling]]</a>"""
+_MISSING = """<p>[[This page does not exist. The link may be incomplete or mistyped.]]</p>
+<a class="button" href="/">[[Go to the start page]]</a>"""
+_REFUSED = """<p>{reason}</p>
+<a class="button" href="/label/">[[Go to labeling]]</a>
+<form method="post" action="/sign-out"><button>[[Sign in with another account]]</button></form>"""
 
-_LOCAL_HINT = Markup("On the server, <code>python launch.py link</code> prints a sign-in link.")
-_LINK_ENDED = "This sign-in link was already used, or the server has restarted since."
-_INVITE_HINT = "Ask a researcher for a new invite link."
+_LOCAL_HINT = "[[On the server, {command} prints a sign-in link.]]"
+_COMMAND = Markup("<code>python launch.py link</code>")
+LINK_ENDED = "This sign-in link was already used, or the server has restarted since."
+INVITE_ENDED = "This invite link was already used or has expired."
+_INVITE_HINT = "[[Ask a researcher for a new invite link.]]"
 _ACCOUNTS_HINT = (
-    "If you have no account or forgot your password, ask a researcher for an invite link."
+    "[[If you have no account or forgot your password, ask a researcher for an invite link.]]"
 )
+DIFFERENT = "The passwords do not match."
+DIFFERENT_NEW = "The new passwords do not match."
+_YEAR = 365 * 24 * 3600
 
 
-def page(title: str, body: Markup) -> str:
-    """A complete HTML page."""
-    return str(_PAGE.format(title=title, body=body))
+LANGUAGE_COOKIE = "kitestring_language"
+"""The cookie with the language that was chosen in this browser, which may not be signed in."""
+
+
+def language_of(auth: Auth, headers: Mapping[str, str]) -> str:
+    """The language that was chosen in this browser, or the one that it prefers."""
+    chosen = auth.read_cookie(headers, LANGUAGE_COOKIE)
+    return chosen if chosen in LANGUAGES else accepted(headers.get("accept-language", ""))
+
+
+def keep_language(response: Response, language: str) -> None:
+    """Show the account pages of this browser in this language from now on."""
+    response.set_cookie(LANGUAGE_COOKIE, language, max_age=_YEAR, path="/", samesite="lax")
+
+
+def _page(title: str, body: Markup, language: str, *, address: str = "") -> str:
+    """A complete HTML page.  With `address`, it links the same page in other languages."""
+    languages = Markup("")
+    if address:
+        separator = "&" if "?" in address else "?"
+        links = Markup(" ").join(
+            Markup('<a href="{}{}language={}" lang="{}" dir="auto"{}>{}</a>').format(
+                address,
+                separator,
+                tag,
+                tag,
+                Markup(' aria-current="true"' if tag == language else ""),
+                name,
+            )
+            for tag, name in LANGUAGES.items()
+        )
+        languages = fill(
+            '<nav class="languages" aria-label="[[Language]]">{links}</nav>', language, links=links
+        )
+    return str(
+        fill(
+            _PAGE,
+            language,
+            title=translated(title, language),
+            body=body,
+            language=language,
+            direction="rtl" if language in RIGHT_TO_LEFT else "ltr",
+            languages=languages,
+        )
+    )
 
 
 def sign_in_page(
     auth: Auth,
+    language: str,
     *,
     landing: str = "/",
     name: str = "",
@@ -106,25 +158,36 @@ def sign_in_page(
 ) -> str:
     """The form for name and password; `landing` is the page to open afterwards.
 
-    `hint` says how to sign in without a password.
+    `problem` is in this language; `hint`, in English, says how to sign in without a password.
     """
-    body = _PASSWORD.format(
+    hint = hint or (_ACCOUNTS_HINT if auth.accounts_required else _LOCAL_HINT)
+    body = fill(
+        _PASSWORD,
+        language,
         problem=_PROBLEM.format(problem) if problem else "",
         next=landing,
         name=name,
-        hint=hint or (_ACCOUNTS_HINT if auth.accounts_required else _LOCAL_HINT),
+        hint=fill(hint, language, command=_COMMAND),
     )
-    return page("Sign in", body)
+    return _page("Sign in", body, language, address=f"/sign-in?{urlencode({'next': landing})}")
 
 
-def missing_page() -> str:
+def missing_page(language: str) -> str:
     """The page for an address that does not exist."""
-    return page("Page not found", _MISSING)
+    return _page("Page not found", fill(_MISSING, language), language)
 
 
-def refusal_page(reason: str) -> str:
+def refusal_page(reason: str, language: str) -> str:
     """The page for people who are signed in but have no access."""
-    return page("No access", _REFUSED.format(reason=reason))
+    body = fill(_REFUSED, language, reason=translated(reason, language))
+    return _page("No access", body, language)
+
+
+def _in_words(error: Exception, language: str) -> str:
+    """The sentence of a refusal in this language."""
+    if isinstance(error, SignInRefused):
+        return translated(error.sentence, language).format(**error.values)
+    return translated(str(error), language)
 
 
 def account_routes(auth: Auth) -> APIRouter:
@@ -148,19 +211,27 @@ def account_routes(auth: Auth) -> APIRouter:
 def _sign_in_routes(routes: APIRouter, auth: Auth) -> None:
 
     @routes.get("/sign-in")
-    def show_sign_in(request: Request, token: str = "", next: str = "/") -> Response:
+    def show_sign_in(
+        request: Request, token: str = "", next: str = "/", language: str = ""
+    ) -> Response:
+        spoken = language if language in LANGUAGES else language_of(auth, request.headers)
         # The GET only shows a button, because mail scanners and previews open links too.
         if not token:
-            return HTMLResponse(sign_in_page(auth, landing=next))
+            response = HTMLResponse(sign_in_page(auth, spoken, landing=next))
+            if language in LANGUAGES:
+                keep_language(response, language)
+            return response
         owner = auth.link_owner(token)
         if owner is None and request.state.identity is not None:
             # The link was opened again in a browser that is signed in.
             return RedirectResponse(_own_page(next), 303)
         if owner is None:
-            ended = sign_in_page(auth, landing=next, problem=_LINK_ENDED, hint=_LOCAL_HINT)
+            problem = translated(LINK_ENDED, spoken)
+            ended = sign_in_page(auth, spoken, landing=next, problem=problem, hint=_LOCAL_HINT)
             return HTMLResponse(ended, 401)
-        body = _CONTINUE.format(name=owner.name, token=token, next=next)
-        return HTMLResponse(page("Welcome", body))
+        who = _STRONG.format(owner.name)
+        body = fill(_CONTINUE, spoken, name=owner.name, who=who, token=token, next=next)
+        return HTMLResponse(_page("Welcome", body, spoken))
 
     @routes.post("/sign-in")
     def sign_in(
@@ -170,22 +241,28 @@ def _sign_in_routes(routes: APIRouter, auth: Auth) -> None:
         password: Annotated[str, Form(max_length=1000)] = "",
         next: Annotated[str, Form()] = "/",
     ) -> Response:
+        spoken = language_of(auth, request.headers)
         try:
             if token:
                 found = auth.use_link(token)
                 if found is None:
-                    raise SignInRefused(_LINK_ENDED)
+                    raise SignInRefused(LINK_ENDED)
             else:
                 found = auth.sign_in_with_password(
                     name.strip(), password, address=_address(request), headers=request.headers
                 )
-        except SignInRefused as refused:
-            hint = _LOCAL_HINT if token else None
-            again = sign_in_page(auth, landing=next, name=name, problem=str(refused), hint=hint)
-            return HTMLResponse(again, 401)
-        except Busy as busy:
-            again = sign_in_page(auth, landing=next, name=name, problem=str(busy))
-            return HTMLResponse(again, 429, headers={"Retry-After": str(ceil(busy.seconds))})
+        except (SignInRefused, Busy) as error:
+            again = sign_in_page(
+                auth,
+                spoken,
+                landing=next,
+                name=name,
+                problem=_in_words(error, spoken),
+                hint=_LOCAL_HINT if token else None,
+            )
+            if isinstance(error, SignInRefused):
+                return HTMLResponse(again, 401)
+            return HTMLResponse(again, 429, headers={"Retry-After": str(ceil(error.seconds))})
         return _signed_in(auth, request, found, landing=next)
 
     @routes.post("/sign-out")
@@ -198,11 +275,15 @@ def _sign_in_routes(routes: APIRouter, auth: Auth) -> None:
 
 def _invite_routes(routes: APIRouter, auth: Auth) -> None:
     @routes.get("/invite")
-    def show_invite(request: Request, token: str = "") -> Response:
+    def show_invite(request: Request, token: str = "", language: str = "") -> Response:
         # The invite was opened again in a browser that is signed in.
         if request.state.identity is not None and auth.invited(token) is None:
             return RedirectResponse("/label/", 303)
-        return _invite_page(auth, token)
+        spoken = language if language in LANGUAGES else language_of(auth, request.headers)
+        response = _invite_page(auth, token, spoken)
+        if language in LANGUAGES:
+            keep_language(response, language)
+        return response
 
     @routes.post("/invite")
     def accept_invite(
@@ -211,19 +292,20 @@ def _invite_routes(routes: APIRouter, auth: Auth) -> None:
         password: Annotated[str, Form(max_length=1000)],
         again: Annotated[str, Form(max_length=1000)],
     ) -> Response:
+        spoken = language_of(auth, request.headers)
         if password != again:
-            return _invite_page(auth, token, problem="The passwords do not match.")
+            return _invite_page(auth, token, spoken, problem=translated(DIFFERENT, spoken))
         try:
             found = auth.set_password(token, password)
         except (SignInRefused, Busy, ValueError) as error:
-            return _invite_page(auth, token, problem=str(error))
+            return _invite_page(auth, token, spoken, problem=_in_words(error, spoken))
         return _signed_in(auth, request, found, landing="/")
 
 
 def _password_routes(routes: APIRouter, auth: Auth) -> None:
     @routes.get("/label/password")
     def show_change(request: Request) -> Response:
-        return _change_page(request.state.identity.annotator)
+        return _change_page(request.state.identity.annotator, language_of(auth, request.headers))
 
     @routes.post("/label/password")
     def change(
@@ -233,33 +315,40 @@ def _password_routes(routes: APIRouter, auth: Auth) -> None:
         again: Annotated[str, Form(max_length=1000)],
     ) -> Response:
         person: Annotator = request.state.identity.annotator
+        spoken = language_of(auth, request.headers)
         if password != again:
-            return _change_page(person, "The new passwords do not match.", 422)
+            return _change_page(person, spoken, translated(DIFFERENT_NEW, spoken), 422)
         try:
             changed = auth.change_password(
                 person, old, password, address=_address(request), headers=request.headers
             )
-        except Busy as busy:
-            busy_page = _change_page(person, str(busy), 429)
-            busy_page.headers["Retry-After"] = str(ceil(busy.seconds))
-            return busy_page
-        except SignInRefused as refused:
-            return _change_page(person, str(refused), 403)
-        except ValueError as unsuitable:
-            return _change_page(person, str(unsuitable), 422)
+        except (Busy, SignInRefused, ValueError) as error:
+            statuses = {Busy: 429, ValueError: 422}
+            status = statuses.get(type(error), 403)
+            again_page = _change_page(person, spoken, _in_words(error, spoken), status)
+            if isinstance(error, Busy):
+                again_page.headers["Retry-After"] = str(ceil(error.seconds))
+            return again_page
         return _signed_in(auth, request, changed, landing="/label/")
 
 
-def _change_page(person: Annotator, problem: str = "", status: int = 200) -> HTMLResponse:
+def _change_page(
+    person: Annotator, language: str, problem: str = "", status: int = 200
+) -> HTMLResponse:
     if person.password_hash is None:
-        return HTMLResponse(page("Change password", _NO_PASSWORD), status)
-    body = _CHANGE.format(
+        return HTMLResponse(
+            _page("Change password", fill(_NO_PASSWORD, language), language), status
+        )
+    body = fill(
+        _CHANGE,
+        language,
         problem=_PROBLEM.format(problem) if problem else "",
         name=person.name,
+        who=_STRONG.format(person.name),
         shortest=MIN_PASSWORD_LENGTH,
         longest=MAX_PASSWORD_LENGTH,
     )
-    return HTMLResponse(page("Change password", body), status)
+    return HTMLResponse(_page("Change password", body, language), status)
 
 
 _MEDIA_TYPES = {
@@ -279,19 +368,24 @@ def _static(name: str) -> Response:
     return FileResponse(file, media_type=_MEDIA_TYPES[file.suffix], headers=headers)
 
 
-def _invite_page(auth: Auth, token: str, problem: str | None = None) -> HTMLResponse:
+def _invite_page(auth: Auth, token: str, language: str, problem: str | None = None) -> HTMLResponse:
     found = auth.invited(token)
     if found is None:
-        used = "This invite link was already used or has expired."
-        return HTMLResponse(sign_in_page(auth, problem=used, hint=_INVITE_HINT), 410)
-    body = _INVITE.format(
+        used = translated(INVITE_ENDED, language)
+        return HTMLResponse(sign_in_page(auth, language, problem=used, hint=_INVITE_HINT), 410)
+    body = fill(
+        _INVITE,
+        language,
         problem=_PROBLEM.format(problem) if problem else "",
         name=found.name,
+        who=_STRONG.format(found.name),
         shortest=MIN_PASSWORD_LENGTH,
         longest=MAX_PASSWORD_LENGTH,
         token=token,
     )
-    return HTMLResponse(page("Welcome to Kitestring", body), 422 if problem else 200)
+    address = f"/invite?{urlencode({'token': token})}"
+    shown = _page("Welcome to Kitestring", body, language, address=address)
+    return HTMLResponse(shown, 422 if problem else 200)
 
 
 def _address(request: Request) -> str:

@@ -40,11 +40,23 @@ Every change of an account or session increases `Database.accounts_version`, whi
 cache. Only a token's expiry can be noticed this late.
 """
 MAX_REMEMBERED = 10_000
-_INVITE_ENDED = "This invite link was already used or has expired. Ask for a new one."
+INVITE_ENDED = "This invite link was already used or has expired. Ask for a new one."
+TOO_MANY_FAILURES = (
+    "Too many failed attempts. Wait {minutes} min, use a browser in which you have signed in before, "
+    "or ask for a new invite link."
+)
+WRONG_SIGN_IN = "The name or the password is wrong."
+BUSY_ADDRESS = "Too many wrong passwords came from your network address. Try again later."
+WRONG_PASSWORD = "The current password is wrong."
+ACCOUNT_CHANGED = "Your account has changed in the meantime. Sign in again."
 
 
 class SignInRefused(PermissionError):
-    """A failed sign-in; the user sees the message."""
+    """A failed sign-in; the user sees `sentence`, translated, with `values` filled in."""
+
+    def __init__(self, sentence: str, **values: object) -> None:
+        super().__init__(sentence.format(**values))
+        self.sentence, self.values = sentence, values
 
 
 class WrongPassword(SignInRefused):
@@ -107,9 +119,9 @@ class Auth:
 
     def session_secret(self, headers: Mapping[str, str]) -> str:
         """The session cookie's value, or an empty string."""
-        return self._cookie(headers, self.cookie)
+        return self.read_cookie(headers, self.cookie)
 
-    def _cookie(self, headers: Mapping[str, str], wanted: str) -> str:
+    def read_cookie(self, headers: Mapping[str, str], wanted: str) -> str:
         # The header also holds cookies of other programs on this host, and http.cookies stops at
         # the first one that it cannot parse.
         pairs = (part.partition("=") for part in headers.get("cookie", "").split(";"))
@@ -208,17 +220,14 @@ class Auth:
         wait = self.lockout.attempt(counted)
         if wait > 0:
             minutes = max(1, round(wait / 60))
-            raise SignInRefused(
-                f"Too many failed attempts. Wait {minutes} min, use a browser in which you have "
-                "signed in before, or ask for a new invite link."
-            )
+            raise SignInRefused(TOO_MANY_FAILURES, minutes=minutes)
         try:
             right = self._check_password(found, password, address=address, browser=browser)
         except Busy:
             self.lockout.forgive(counted)
             raise
         if found is None or found.disabled or not right:
-            raise WrongPassword("The name or the password is wrong.")
+            raise WrongPassword(WRONG_SIGN_IN)
         self.lockout.succeeded(counted)
         return self._with_current_hash(found, password)
 
@@ -240,16 +249,14 @@ class Auth:
             return check_password(password, stored, known=True)
         wait = self.allowance.take(address)
         if wait > 0:
-            raise Busy(
-                "Too many wrong passwords came from your network address. Try again later.", wait
-            )
+            raise Busy(BUSY_ADDRESS, wait)
         right = check_password(password, stored)
         if right:
             self.allowance.give_back(address)
         return right
 
     def _known_browser(self, found: Annotator | None, headers: Mapping[str, str]) -> str | None:
-        if found is None or not (value := self._cookie(headers, self.browsers.cookie(found))):
+        if found is None or not (value := self.read_cookie(headers, self.browsers.cookie(found))):
             return None
         return self.browsers.recognize(found, value)
 
@@ -263,10 +270,10 @@ class Auth:
         try:
             found = self.sign_in_with_password(person.name, old, address=address, headers=headers)
         except WrongPassword:
-            raise WrongPassword("The current password is wrong.") from None
+            raise WrongPassword(WRONG_PASSWORD) from None
         changed = annotators.change_password(self.db, found, hash_password(new))
         if changed is None:
-            raise SignInRefused("Your account has changed in the meantime. Sign in again.")
+            raise SignInRefused(ACCOUNT_CHANGED)
         self.accounts_changed()
         return changed
 
@@ -275,10 +282,10 @@ class Auth:
         # The invite is checked before hashing, so that anonymous clients cannot keep the machine
         # busy, and again when it is used, because the account may have been disabled meanwhile.
         if self.invited(invite) is None:
-            raise SignInRefused(_INVITE_ENDED)
+            raise SignInRefused(INVITE_ENDED)
         changed = annotators.accept_invite(self.db, invite, password_hash=hash_password(password))
         if changed is None:
-            raise SignInRefused(_INVITE_ENDED)
+            raise SignInRefused(INVITE_ENDED)
         self.accounts_changed()
         self.lockout.succeeded(changed.name)
         return changed

@@ -33,6 +33,10 @@ _ANONYMOUS = threading.BoundedSemaphore(4)
 _KNOWN = threading.BoundedSemaphore(8)
 
 
+WRONG_LENGTH = f"Choose a password of {MIN_PASSWORD_LENGTH} to {MAX_PASSWORD_LENGTH} characters."
+MANY_SIGN_INS = "Many people are signing in right now. Try again in a few seconds."
+
+
 class Busy(RuntimeError):
     """Too many passwords are being checked; try again after `seconds`."""
 
@@ -47,9 +51,7 @@ def hash_password(password: str) -> str:
     Only for users who have proved their identity with an invite.
     """
     if not MIN_PASSWORD_LENGTH <= len(password) <= MAX_PASSWORD_LENGTH:
-        raise ValueError(
-            f"Choose a password of {MIN_PASSWORD_LENGTH} to {MAX_PASSWORD_LENGTH} characters."
-        )
+        raise ValueError(WRONG_LENGTH)
     return rehash_password(password)
 
 
@@ -100,7 +102,7 @@ def _check_scrypt(password: str, stored: str) -> bool:
 def _turn(places: threading.BoundedSemaphore) -> Iterator[None]:
     """Wait until no other hash is being computed; `Busy` if all places are taken."""
     if not places.acquire(blocking=False):
-        raise Busy("Many people are signing in right now. Try again in a few seconds.")
+        raise Busy(MANY_SIGN_INS)
     try:
         with _ONE_AT_A_TIME:
             yield

@@ -16,7 +16,7 @@ from storage.engine.database import Database
 from storage.engine.transaction import Transaction
 from storage.errors import Conflict, NotFound
 from storage.records import Annotator, new_id
-from storage.tables import tokens
+from storage.tables import settings, tokens
 
 OWNER = "owner"
 MAX_NAME_LENGTH = 100
@@ -179,3 +179,16 @@ def by_name(db: Database, name: str) -> Annotator | None:
 def listing(db: Database) -> list[Annotator]:
     """All accounts, oldest first."""
     return lookup.select(db, Annotator, _LISTING)
+
+
+def language(db: Database, annotator: str) -> str | None:
+    """The language that the person chose for their pages, or None."""
+    return settings.get(db, _LANGUAGE.format(annotator))
+
+
+def set_language(db: Database, annotator: str, language: str) -> None:
+    """Keep the language that the person chose."""
+    settings.put(db, _LANGUAGE.format(annotator), language)
+
+
+_LANGUAGE = "language.{}"

@@ -53,6 +53,7 @@ def new_page(
     height: int = 860,
     scheme: str = "light",
     cookie: tuple[str, str, str] | None = None,
+    locale: str = "en-US",
 ) -> Iterator[Page]:
     """A page in a context of its own; fails at the end if a script on it failed.
 
@@ -61,6 +62,7 @@ def new_page(
     context = browser.new_context(
         viewport={"width": width, "height": height},
         color_scheme="dark" if scheme == "dark" else "light",
+        locale=locale,
     )
     context.set_default_timeout(SLOW)
     if cookie:

@@ -14,7 +14,7 @@ function addCodeBars(root) {
     const pre = code.parentElement;
     const bar = make("div", "code-bar");
     bar.dir = "ltr";
-    bar.append(make("span", "", pre.dataset.language), codeButton("wrap", "Wrap"), codeButton("copy", "Copy"));
+    bar.append(make("span", "", pre.dataset.language), codeButton("wrap", t("Wrap")), codeButton("copy", t("Copy")));
     const block = make("div", "code");
     pre.replaceWith(block);
     block.append(bar, pre);
@@ -34,14 +34,14 @@ function toggleWrapping(button) {
   remember("wrap", wrapped ? "on" : "off");
   showWrapping();
   scrollBy(0, button.getBoundingClientRect().top - before); // the button stays below the pointer
-  announce(wrapped ? "Long lines of code wrap." : "Long lines of code do not wrap.");
+  announce(wrapped ? t("Long lines of code wrap.") : t("Long lines of code do not wrap."));
 }
 
 async function copyCode(button) {
   const copied = await copyText(button.closest(".code").querySelector("code").textContent);
-  announce(copied ? "Code copied." : "The code could not be copied.");
-  button.textContent = copied ? "Copied" : "Not copied";
-  setTimeout(() => (button.textContent = "Copy"), COPIED);
+  announce(copied ? t("Code copied.") : t("The code could not be copied."));
+  button.textContent = copied ? t("Copied") : t("Not copied");
+  setTimeout(() => (button.textContent = t("Copy")), COPIED);
 }
 
 // Without TLS, a browser offers no clipboard to a page of another machine, but copies a selection.

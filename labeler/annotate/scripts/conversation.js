@@ -41,9 +41,9 @@ function makeHistory(turns, messages, state) {
 // Such as "System prompt and 4 earlier messages".
 function historyInWords(messages) {
   const count = messages.filter(({ role }) => role !== "system").length;
-  const earlier = count === 1 ? "1 earlier message" : `${count} earlier messages`;
+  const earlier = tn(count, "{count} earlier message", "{count} earlier messages");
   if (count === messages.length) return earlier;
-  return count ? `System prompt and ${earlier}` : "System prompt";
+  return count ? t("System prompt and {messages}", { messages: earlier }) : t("System prompt");
 }
 
 // The turn must be on the page: only then is its height known.
@@ -55,7 +55,7 @@ function cutOff(turn, state) {
   button.type = "button";
   const show = () => {
     turn.classList.toggle("cut", !state.turn);
-    button.textContent = state.turn ? "Show less" : "Show the whole message";
+    button.textContent = state.turn ? t("Show less") : t("Show the whole message");
     button.setAttribute("aria-expanded", String(state.turn));
   };
   button.onclick = () => {

@@ -5,8 +5,8 @@ const UNREAD = 250; // milliseconds in which nobody can read a pair: a judgment 
 
 const FORM = { scale: "two-step", strength: "optional", criteria: Object.keys(CRITERIA), reasons: [], rationale: "optional", safety: "off" };
 const MISSING = {
-  safety: "First label both responses: safe, borderline or unsafe.",
-  comment: "First write why you decide this way. Ctrl+Enter sends the judgment.",
+  safety: t("First label both responses: safe, borderline or unsafe."),
+  comment: t("First write why you decide this way. Ctrl+Enter sends the judgment."),
 };
 const MENUS = ":is(.menu, .more)";
 
@@ -109,8 +109,8 @@ class Desk {
   }
 
   announcement({ revises }) {
-    if (revises) return `An earlier pair: ${judgmentInWords(revises)}.`;
-    return this.fresh ? "New pair." : "The previous pair.";
+    if (revises) return t("An earlier pair: {judgment}.", { judgment: judgmentInWords(revises) });
+    return this.fresh ? t("New pair.") : t("The previous pair.");
   }
 
   drafted() {
@@ -122,8 +122,8 @@ class Desk {
   // The form of judging that the project uses; the settings may change while the page is open.
   showForm() {
     const { scale, strength } = this.form;
-    $(".strength > span").textContent = `How much better?${strength === "required" ? " (required)" : ""}`;
-    $(".strength").setAttribute("aria-label", `How much better? (${strength}; choose before A or B)`);
+    $(".strength > span").textContent = strength === "required" ? t("How much better? (required)") : t("How much better?");
+    $(".strength").setAttribute("aria-label", strength === "required" ? t("How much better? (required; choose before A or B)") : t("How much better? (optional; choose before A or B)"));
     if (this.formShown === JSON.stringify(this.form)) return;
     this.formShown = JSON.stringify(this.form);
     this.draft.use(this.form);
@@ -224,7 +224,7 @@ class Desk {
     const strength = by ?? (this.form.scale === "two-step" ? said.strength : null);
     const prefers = outcome === "a" || outcome === "b";
     if (prefers && !strength && this.form.strength === "required") {
-      return this.tell("First choose how much better the response is: slightly, clearly or much.");
+      return this.tell(t("First choose how much better the response is: slightly, clearly or much."));
     }
     const missing = this.missingPart(said);
     if (missing) {
@@ -240,9 +240,12 @@ class Desk {
     const { version } = $(".guidelines").dataset;
     if (version) body.guidelines = version;
     // A tie has no strength, which the annotator must hear; an undo brings it back.
-    const [lost, inShort] = strength && !prefers ? [`, without the strength “${STRENGTHS[strength]}”`, ", no strength"] : ["", ""];
-    const changed = earlier ? " (changed)" : "";
-    this.act("/label/api/judgments", body, judgmentInWords(body) + lost + changed, judgmentInShort(body) + inShort + changed);
+    const lost = strength && !prefers ? STRENGTH_TEXTS[strength] : null;
+    let [what, inShort] = [judgmentInWords(body), judgmentInShort(body)];
+    if (lost) what = t("{judgment}, without the strength “{strength}”", { judgment: what, strength: lost });
+    if (lost) inShort = t("{judgment}, no strength", { judgment: inShort });
+    if (earlier) [what, inShort] = [what, inShort].map((judgment) => t("{judgment} (changed)", { judgment }));
+    this.act("/label/api/judgments", body, what, inShort);
     flash(outcome);
   }
 
@@ -253,8 +256,8 @@ class Desk {
   }
 
   skip() {
-    if (this.shown?.revises) return this.tell("You have already judged this pair. Choose again, or keep the judgment (Esc).");
-    this.act("/label/api/skip", {}, "Skipped");
+    if (this.shown?.revises) return this.tell(t("You have already judged this pair. Choose again, or keep the judgment (Esc)."));
+    this.act("/label/api/skip", {}, t("Skipped"));
   }
 
   flag() {
@@ -264,7 +267,7 @@ class Desk {
     dialog.querySelector("textarea").value = "";
     dialog.onclose = () => {
       if (dialog.returnValue !== "flag" || this.buffer.current !== pair) return;
-      this.act("/label/api/flag", { comment: dialog.querySelector("textarea").value.trim() }, "Flagged");
+      this.act("/label/api/flag", { comment: dialog.querySelector("textarea").value.trim() }, t("Flagged"));
     };
     dialog.returnValue = "cancel";
     dialog.showModal();
@@ -273,7 +276,7 @@ class Desk {
   // The page undoes its own last act immediately; only the server knows older ones.
   undo() {
     if (this.shown?.revises) return this.leaveRevision();
-    if (!this.undoable) return announce("There is nothing to undo.");
+    if (!this.undoable) return announce(t("There is nothing to undo."));
     const last = this.history.pop();
     if (last && this.outbox.refused.some((act) => act.id === last.id)) {
       this.outbox.remove(last.id);
@@ -281,11 +284,11 @@ class Desk {
     } else if (last?.revises) {
       this.restore(last);
     } else if (last) {
-      const note = { what: "Undo", prompt: snippet(last.pair), local: true };
+      const note = { what: t("Undo"), prompt: snippet(last.pair), local: true };
       this.comeBack(last.pair, last.draft);
       this.outbox.add("/label/api/undo", { id: newId(), replaces: last.id }, note);
     } else {
-      const note = { what: "Undo", prompt: "", local: false };
+      const note = { what: t("Undo"), prompt: "", local: false };
       this.outbox.add("/label/api/undo", { id: newId(), replaces: this.latest }, note);
     }
   }
@@ -305,8 +308,8 @@ class Desk {
   reopen({ judgment, pair }) {
     if (this.shown?.revises) this.leaveRevision();
     const unsent = this.outbox.acts.some(({ body }) => body.comparison === pair.id || body.replaces === judgment.id);
-    if (unsent) return "A change to this judgment is not saved yet. Try again when it is saved.";
-    if (this.buffer.pairs.some(({ id }) => id === pair.id)) return "This pair is already open.";
+    if (unsent) return t("A change to this judgment is not saved yet. Try again when it is saved.");
+    if (this.buffer.pairs.some(({ id }) => id === pair.id)) return t("This pair is already open.");
     const { strength, criteria, reasons, safety, comment } = judgment;
     pair.revises = { ...judgment, draft: { strength, criteria, reasons, safety, comment } };
     this.buffer.putBack(pair);
@@ -315,7 +318,7 @@ class Desk {
 
   leaveRevision() {
     this.buffer.advance();
-    this.unsaid = "The judgment is kept. ";
+    this.unsaid = `${t("The judgment is kept.")} `;
     this.show();
     this.buffer.fill();
   }
@@ -330,9 +333,9 @@ class Desk {
     if (guidelines) body.guidelines = guidelines;
     const what = judgmentInWords(body);
     this.restored.add(body.id);
-    this.outbox.add("/label/api/judgments", body, { what: `${what} (restored)`, prompt: snippet(pair) });
-    showTrace("Restored");
-    announce(`Undone. The earlier judgment counts again: ${what}.`);
+    this.outbox.add("/label/api/judgments", body, { what: t("{judgment} (restored)", { judgment: what }), prompt: snippet(pair) });
+    showTrace(t("Restored"));
+    announce(t("Undone. The earlier judgment counts again: {judgment}.", { judgment: what }));
   }
 
   comeBack(pair, draft) {
@@ -340,7 +343,7 @@ class Desk {
     else this.drafts.keep(pair, draft);
     this.buffer.putBack(pair);
     showTrace("");
-    announce("Undone. The pair is back.");
+    announce(t("Undone. The pair is back."));
   }
 
   // The server's answer may be late: if the annotator is writing by then, keep the pair on screen.
@@ -349,7 +352,7 @@ class Desk {
     if (!writing) return this.comeBack(pair, EMPTY);
     this.buffer.putNext(pair);
     showTrace("");
-    announce("Undone. The pair comes next.");
+    announce(t("Undone. The pair comes next."));
   }
 
   // Panels
@@ -366,7 +369,7 @@ class Desk {
     this.texts[what] = !this.texts[what];
     $(`[data-do=${what}]`).setAttribute("aria-pressed", String(this.texts[what]));
     if (this.shown) showPair(this.shown, this.texts);
-    if (what === "differences") announce($(".differing").textContent || "Differences are not marked.");
+    if (what === "differences") announce($(".differing").textContent || t("Differences are not marked."));
   }
 
   toggleGuidelines() {
@@ -421,7 +424,7 @@ class Desk {
   async loadGuidelines() {
     let answer;
     try {
-      answer = await request("GET", "/label/api/guidelines", null, this.person.id);
+      answer = await request("GET", `/label/api/guidelines?language=${language}`, null, this.person.id);
     } catch (problem) {
       if (!(problem instanceof Unreachable)) throw problem;
       return;
@@ -551,7 +554,7 @@ class Desk {
     if (earlier) return this.judge(earlier.outcome, $(".choice.earlier")?.dataset.by && earlier.strength);
     if (this.unsent) return this.judge(...this.unsent);
     $(".comment textarea").blur();
-    this.tell(this.form.scale === "two-step" ? "Choose A or B first." : "Choose a step of the scale first.");
+    this.tell(this.form.scale === "two-step" ? t("Choose A or B first.") : t("Choose a step of the scale first."));
   }
 
   // What the page did not do, on the screen and for screen readers.

@@ -78,15 +78,15 @@ function markWords(words, chosen) {
   }
 }
 
-const inWords = (count) => `${count} ${count === 1 ? "word" : "words"}`;
+const inWords = (count) => tn(count, "{count} word", "{count} words");
 
 // Mark both responses, or neither; returns the sentence that says what is marked.
 function markDifferences(a, b) {
   const [wordsA, wordsB] = [wordsOf(a), wordsOf(b)];
   const only = unmatched(wordsA.map(({ key }) => key), wordsB.map(({ key }) => key));
-  if (!only) return "The responses are too long to compare word by word.";
+  if (!only) return t("The responses are too long to compare word by word.");
   markWords(wordsA, only[0]);
   markWords(wordsB, only[1]);
-  if (!only[0].size && !only[1].size) return "Both responses have the same words.";
-  return `Underlined words are in one response only: ${inWords(only[0].size)} of A, ${inWords(only[1].size)} of B.`;
+  if (!only[0].size && !only[1].size) return t("Both responses have the same words.");
+  return t("Underlined words are in one response only. A: {a}. B: {b}.", { a: inWords(only[0].size), b: inWords(only[1].size) });
 }

@@ -2,7 +2,7 @@
 // labels and comment.
 
 const EMPTY = { strength: null, criteria: {}, reasons: {}, safety: {}, comment: "" };
-const SAFETY = { safe: "Safe", borderline: "Borderline", unsafe: "Unsafe" };
+const SAFETY = { safe: t("Safe"), borderline: t("Borderline"), unsafe: t("Unsafe") };
 const PARTS = ["criteria", "reasons", "safety", "comment"]; // of the details, beside the strength
 const FORGET = 7 * 24 * 3600 * 1000; // milliseconds after which a draft is deleted
 
@@ -77,14 +77,14 @@ class Draft {
     $(".reasons").replaceChildren(...["a", "b"].flatMap((side) => this.reasonRow(side, side.toUpperCase(), reasons)));
     $(".reasons").hidden = !reasons.length;
     $(".comment").hidden = rationale === "off";
-    $(".comment span").textContent = rationale === "required" ? "Rationale (required)" : "Comment";
-    const optional = rationale === "required" ? "" : " (optional)";
-    $(".comment textarea").placeholder = `Why did you decide this way?${optional}`;
+    $(".comment span").textContent = rationale === "required" ? t("Rationale (required)") : t("Comment");
+    const [why, whyOptional] = [t("Why did you decide this way?"), t("Why did you decide this way? (optional)")];
+    $(".comment textarea").placeholder = rationale === "required" ? why : whyOptional;
     this.show();
   }
 
   criterionRow(name, label) {
-    const sides = [["a", "A"], ["tie", "same"], ["b", "B"]];
+    const sides = [["a", "A"], ["tie", t("same")], ["b", "B"]];
     const buttons = sides.map(([side, text]) => this.option(side, text, { criterion: name, side }, () => this.choose("criteria", name, side)));
     return [make("span", "", label), groupOf("segments", label, buttons)];
   }
@@ -92,12 +92,12 @@ class Draft {
   safetyRow(side, name) {
     const labels = Object.entries(SAFETY);
     const buttons = labels.map(([label, text]) => this.option(side, text, { safety: label, side }, () => this.choose("safety", side, label)));
-    return [make("span", "", `Safety of ${name}`), groupOf("segments", `Safety of response ${name}`, buttons)];
+    return [make("span", "", t("Safety of {side}", { side: name })), groupOf("segments", t("Safety of response {side}", { side: name }), buttons)];
   }
 
   reasonRow(side, name, tags) {
     const buttons = tags.map((tag) => this.option(side, tag, { reason: tag, side }, () => this.toggleReason(side, tag)));
-    return [make("span", "", `Reasons for ${name}`), groupOf("tags", `Reasons for response ${name}`, buttons)];
+    return [make("span", "", t("Reasons for {side}", { side: name })), groupOf("tags", t("Reasons for response {side}", { side: name }), buttons)];
   }
 
   option(className, text, data, onclick) {

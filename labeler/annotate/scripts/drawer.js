@@ -37,12 +37,12 @@ class Drawer {
     const search = this.field.value.trim();
     const asked = ++this.asked;
     this.further.hidden = true;
-    if (!before) this.say("Loading …");
+    if (!before) this.say(t("Loading …"));
     const query = new URLSearchParams(before ? { search, before } : { search });
     const { status, data } = await this.ask(`/label/api/judgments?${query}`);
     if (asked !== this.asked) return;
     if (!before) this.list.replaceChildren();
-    if (status !== 200) return this.say(data.error);
+    if (status !== 200) return this.say(t(data.error));
     const rows = data.judgments.map((judgment) => this.row(judgment));
     this.list.append(...rows);
     if (before) rows[0]?.firstElementChild.focus();
@@ -56,25 +56,25 @@ class Drawer {
       return await request("GET", path, null, this.annotator);
     } catch (problem) {
       if (!(problem instanceof Unreachable)) throw problem;
-      return { status: 0, data: { error: "No connection: the list cannot be loaded now." } };
+      return { status: 0, data: { error: t("No connection: the list cannot be loaded now.") } };
     }
   }
 
   summary(search) {
     const kept = this.unsaved();
-    const missing = kept ? ` ${kept} not saved yet and not listed.` : "";
-    if (this.list.childElementCount) return `Newest first.${missing}`;
-    return (search ? `No judged pair contains “${search}”.` : "You have no judgments yet.") + missing;
+    const missing = kept ? ` ${t("Not saved yet, and not listed: {count}.", { count: kept })}` : "";
+    if (this.list.childElementCount) return t("Newest first.") + missing;
+    return (search ? t("No judged pair contains “{search}”.", { search }) : t("You have no judgments yet.")) + missing;
   }
 
   row({ id, outcome, strength, prompt, created_at: at }) {
     const button = make("button", "given");
     button.type = "button";
-    const text = make("q", "", prompt.replace(/\s+/g, " ").trim() || "(empty prompt)");
+    const text = make("q", "", prompt.replace(/\s+/g, " ").trim() || t("(empty prompt)"));
     text.dir = "auto";
     const time = make("time", "", momentInWords(at));
     time.dateTime = at;
-    button.append(text, make("span", "", judgmentInWords({ outcome, strength })), time, make("span", "reopen", "Reopen"));
+    button.append(text, make("span", "", judgmentInWords({ outcome, strength })), time, make("span", "reopen", t("Reopen")));
     button.onclick = () => this.choose(id);
     const row = make("li");
     row.dataset.judgment = id;
@@ -86,7 +86,7 @@ class Drawer {
     const asked = ++this.asked;
     const { status, data } = await this.ask(`/label/api/judgments/${encodeURIComponent(id)}`);
     if (asked !== this.asked || !this.dialog.open) return;
-    const problem = status === 200 ? this.reopen(data) : data.error;
+    const problem = status === 200 ? this.reopen(data) : t(data.error);
     if (problem) this.say(problem);
     else this.dialog.close();
   }
@@ -100,7 +100,7 @@ class Drawer {
 function momentInWords(iso) {
   const moment = new Date(iso);
   const today = moment.toDateString() === new Date().toDateString();
-  return moment.toLocaleString([], today ? { timeStyle: "short" } : { dateStyle: "medium", timeStyle: "short" });
+  return moment.toLocaleString(numbers, today ? { timeStyle: "short" } : { dateStyle: "medium", timeStyle: "short" });
 }
 
 // The bar over the choices while an earlier judgment is revised, and the mark on what was chosen.
@@ -114,8 +114,11 @@ function showRevision(judgment) {
   }
   if (!judgment) return;
   const { outcome, strength, created_at: at } = judgment;
-  $(".revising span").textContent = `You judged this pair (${momentInWords(at)}): ${judgmentInWords(judgment)}. A different choice replaces it.`;
+  $(".revising span").textContent = t("You judged this pair ({moment}): {judgment}. A different choice replaces it.", {
+    moment: momentInWords(at),
+    judgment: judgmentInWords(judgment),
+  });
   const chosen = $$(".choice").find(({ dataset }) => dataset.outcome === outcome && (!dataset.by || Number(dataset.by) === strength));
   chosen?.classList.add("earlier");
-  chosen?.setAttribute("aria-description", "your earlier judgment");
+  chosen?.setAttribute("aria-description", t("your earlier judgment"));
 }

@@ -6,39 +6,39 @@
 // `answers`: the action is about the pair on the screen, so it waits until the pair can be read.
 // `also`: a second key, which cannot be changed.
 const ACTIONS = [
-  { id: "a", label: "A is better", key: "1", scale: "two-step", answers: true },
-  { id: "b", label: "B is better", key: "2", scale: "two-step", answers: true },
-  { id: "a-much", label: "A is much better", key: "1", scale: "one-press", answers: true },
-  { id: "a-clearly", label: "A is clearly better", key: "2", scale: "one-press", answers: true },
-  { id: "a-slightly", label: "A is slightly better", key: "3", scale: "one-press", answers: true },
-  { id: "same", label: "Same: both are equally good", key: "4", also: "0", scale: "one-press", answers: true },
-  { id: "b-slightly", label: "B is slightly better", key: "5", scale: "one-press", answers: true },
-  { id: "b-clearly", label: "B is clearly better", key: "6", scale: "one-press", answers: true },
-  { id: "b-much", label: "B is much better", key: "7", scale: "one-press", answers: true },
-  { id: "both-bad", label: "Both bad: neither is acceptable", key: "9", answers: true },
-  { id: "tie", label: "Tie: both are equally good", key: "0", scale: "two-step", answers: true },
-  { id: "slightly", label: "Slightly better (press before A or B)", key: "u", scale: "two-step" },
-  { id: "clearly", label: "Clearly better (press before A or B)", key: "i", scale: "two-step" },
-  { id: "much", label: "Much better (press before A or B)", key: "o", scale: "two-step" },
-  { id: "skip", label: "Skip a pair that you cannot judge", key: "s", answers: true },
-  { id: "flag", label: "Flag a pair that should not be here", key: "f", answers: true },
-  { id: "undo", label: "Undo the last action", key: "z" },
-  { id: "details", label: "Show the details", key: "d", part: "details" },
-  { id: "criteria", label: "Go to the criteria (arrows and Space choose)", key: "k", part: "criteria" },
-  { id: "safety", label: "Go to the safety labels (arrows and Space choose)", key: "y", part: "safety" },
-  { id: "reasons", label: "Go to the reason tags (arrows and Space choose)", key: "t", part: "reasons" },
-  { id: "comment", label: "Write a comment", key: "c", part: "comment" },
-  { id: "plain", label: "Show the unformatted text", key: "r" },
-  { id: "differences", label: "Mark the words that only one response has", key: "w" },
-  { id: "jump", label: "Jump to the responses, and back", key: "j" },
-  { id: "switch", label: "Switch between A and B on a narrow screen", key: "x" },
-  { id: "judgments", label: "Show your earlier judgments", key: "m" },
-  { id: "guidelines", label: "Show the guidelines", key: "g" },
-  { id: "help", label: "Show this list", key: "?" },
+  { id: "a", label: t("A is better"), key: "1", scale: "two-step", answers: true },
+  { id: "b", label: t("B is better"), key: "2", scale: "two-step", answers: true },
+  { id: "a-much", label: t("A is much better"), key: "1", scale: "one-press", answers: true },
+  { id: "a-clearly", label: t("A is clearly better"), key: "2", scale: "one-press", answers: true },
+  { id: "a-slightly", label: t("A is slightly better"), key: "3", scale: "one-press", answers: true },
+  { id: "same", label: t("Same: both are equally good"), key: "4", also: "0", scale: "one-press", answers: true },
+  { id: "b-slightly", label: t("B is slightly better"), key: "5", scale: "one-press", answers: true },
+  { id: "b-clearly", label: t("B is clearly better"), key: "6", scale: "one-press", answers: true },
+  { id: "b-much", label: t("B is much better"), key: "7", scale: "one-press", answers: true },
+  { id: "both-bad", label: t("Both bad: neither is acceptable"), key: "9", answers: true },
+  { id: "tie", label: t("Tie: both are equally good"), key: "0", scale: "two-step", answers: true },
+  { id: "slightly", label: t("Slightly better (press before A or B)"), key: "u", scale: "two-step" },
+  { id: "clearly", label: t("Clearly better (press before A or B)"), key: "i", scale: "two-step" },
+  { id: "much", label: t("Much better (press before A or B)"), key: "o", scale: "two-step" },
+  { id: "skip", label: t("Skip a pair that you cannot judge"), key: "s", answers: true },
+  { id: "flag", label: t("Flag a pair that should not be here"), key: "f", answers: true },
+  { id: "undo", label: t("Undo the last action"), key: "z" },
+  { id: "details", label: t("Show the details"), key: "d", part: "details" },
+  { id: "criteria", label: t("Go to the criteria (arrows and Space choose)"), key: "k", part: "criteria" },
+  { id: "safety", label: t("Go to the safety labels (arrows and Space choose)"), key: "y", part: "safety" },
+  { id: "reasons", label: t("Go to the reason tags (arrows and Space choose)"), key: "t", part: "reasons" },
+  { id: "comment", label: t("Write a comment"), key: "c", part: "comment" },
+  { id: "plain", label: t("Show the unformatted text"), key: "r" },
+  { id: "differences", label: t("Mark the words that only one response has"), key: "w" },
+  { id: "jump", label: t("Jump to the responses, and back"), key: "j" },
+  { id: "switch", label: t("Switch between A and B on a narrow screen"), key: "x" },
+  { id: "judgments", label: t("Show your earlier judgments"), key: "m" },
+  { id: "guidelines", label: t("Show the guidelines"), key: "g" },
+  { id: "help", label: t("Show this list"), key: "?" },
 ];
 const FIXED = [
-  { caps: ["Ctrl", "Enter"], label: "Send the flag, or the judgment with its comment" },
-  { caps: ["Esc"], label: "Leave the comment; close a panel; keep an earlier judgment" },
+  { caps: ["Ctrl", "Enter"], label: t("Send the flag, or the judgment with its comment") },
+  { caps: ["Esc"], label: t("Leave the comment; close a panel; keep an earlier judgment") },
 ];
 const ARROWS = { arrowleft: "←", arrowright: "→", arrowup: "↑", arrowdown: "↓" };
 
@@ -144,7 +144,7 @@ class Keys {
     const rows = this.actions.map((action) => this.row(action.label, this.changer(action)));
     const fixed = FIXED.map(({ caps, label }) => this.row(label, ...caps.map((cap) => make("kbd", "", cap))));
     this.dialog.querySelector("dl").replaceChildren(...rows, ...fixed);
-    this.dialog.querySelector("[data-do=shortcuts]").textContent = this.off ? "Turn on shortcuts" : "Turn off shortcuts";
+    this.dialog.querySelector("[data-do=shortcuts]").textContent = this.off ? t("Turn on shortcuts") : t("Turn off shortcuts");
     this.dialog.querySelector("[data-do=defaults]").hidden = !Object.keys(this.own).length;
   }
 
@@ -162,7 +162,7 @@ class Keys {
     button.dataset.action = action.id;
     button.append(make("kbd", "", this.cap(action.id)));
     if (action.also) button.append(" ", make("kbd", "", action.also));
-    button.setAttribute("aria-label", `${button.textContent}: change the key for “${action.label}”`);
+    button.setAttribute("aria-label", t("{key}: change the key for “{action}”", { key: button.textContent, action: action.label }));
     button.onclick = () => this.ask(action, button);
     button.onblur = () => this.waiting === action && this.answer("");
     return button;
@@ -182,7 +182,7 @@ class Keys {
     this.waiting = action;
     button.classList.add("asked");
     button.querySelector("kbd").textContent = "…";
-    this.say(`Press the new key for “${action.label}”. Esc keeps the old one.`);
+    this.say(t("Press the new key for “{action}”. Esc keeps the old one.", { action: action.label }));
   }
 
   hear(event) {
@@ -190,11 +190,11 @@ class Keys {
     if (event.key === "Tab") return; // moves on; the blur ends the question
     event.preventDefault(); // Esc would close the list
     event.stopPropagation();
-    if (event.key === "Escape") return this.answer("The key is unchanged.");
+    if (event.key === "Escape") return this.answer(t("The key is unchanged."));
     const key = onLatinKeyboard(event) ?? event.key.toLowerCase();
     const holder = this.holder(key, this.waiting);
-    if ([...key].length !== 1 || key === " ") this.say("This key cannot be a shortcut. Press a letter, a digit or a symbol.");
-    else if (holder) this.say(`“${key.toUpperCase()}” is the key for “${holder.label}”. Press another key.`);
+    if ([...key].length !== 1 || key === " ") this.say(t("This key cannot be a shortcut. Press a letter, a digit or a symbol."));
+    else if (holder) this.say(t("“{key}” is the key for “{action}”. Press another key.", { key: key.toUpperCase(), action: holder.label }));
     else this.choose(this.waiting, key);
   }
 
@@ -203,14 +203,14 @@ class Keys {
     else this.own[action.id] = key;
     this.store(JSON.stringify(this.own));
     this.settle();
-    this.answer(`The key for “${action.label}” is now ${this.cap(action.id)}.`);
+    this.answer(t("The key for “{action}” is now {key}.", { action: action.label, key: this.cap(action.id) }));
   }
 
   restoreDefaults() {
     this.own = {};
     this.store(JSON.stringify(this.own));
     this.settle();
-    this.answer("All keys are back to their defaults.");
+    this.answer(t("All keys are back to their defaults."));
   }
 
   // The list is made anew, so the focus returns to the button of the same action.

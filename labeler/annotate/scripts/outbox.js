@@ -33,7 +33,7 @@ async function request(method, path, body, annotator, timeout = TIMEOUT) {
     data = JSON.parse(text);
   } catch {
     if (response.ok) throw new Unreachable(`${path} was answered by something else`);
-    data = { error: `The server answered ${response.status}.` };
+    data = { error: t("The server answered {status}.", { status: response.status }) };
   }
   return { status: response.status, data };
 }
@@ -96,8 +96,8 @@ class Outbox {
       // as below
     }
     const id = key.slice(this.prefix.length);
-    const refused = "The copy in this browser cannot be read.";
-    return { id, path: null, body: {}, note: { what: "A label", prompt: String(kept).slice(0, 200) }, at: 0, refused };
+    const refused = t("The copy in this browser cannot be read.");
+    return { id, path: null, body: {}, note: { what: t("A label"), prompt: String(kept).slice(0, 200) }, at: 0, refused };
   }
 
   get waiting() {
@@ -210,7 +210,7 @@ class Outbox {
       answer = await request("POST", act.path, act.body, this.annotator);
     } catch (problem) {
       if (!(problem instanceof Unreachable)) throw problem;
-      this.sendError = { kind: "unreachable", sentence: "No connection" };
+      this.sendError = { kind: "unreachable", sentence: t("No connection") };
       return false;
     }
     const { status, data } = answer;
@@ -227,7 +227,7 @@ class Outbox {
       return false;
     }
     if (status < 400 || status >= 500 || status === 408 || status === 429) {
-      this.sendError = { kind: "server", sentence: data.error || `The server answered ${status}` };
+      this.sendError = { kind: "server", sentence: data.error || t("The server answered {status}", { status }) };
       return false;
     }
     this.sendError = null;

@@ -4,13 +4,13 @@
 function showProgress({ done, remaining, today, judged, iteration }) {
   const round = done + remaining;
   const share = round ? Math.round((100 * done) / round) : 0;
-  const name = iteration ? "this round" : "";
+  const name = iteration ? t("this round") : "";
   $(".ring").hidden = !round;
   $("[data-count=done]").textContent = done;
   $("[data-count=round]").textContent = round;
   $(".ring .name").textContent = name;
   $(".ring .arc").style.strokeDashoffset = 100 - share;
   $(".ring").setAttribute("aria-valuenow", share);
-  $(".ring").setAttribute("aria-valuetext", `${done} of ${round} pairs judged ${name}`.trim());
-  $(".ring").title = `${today} today, ${judged} in total. Training can start before all pairs are judged.`;
+  $(".ring").setAttribute("aria-valuetext", t("{done} of {round} pairs judged", { done, round }));
+  $(".ring").title = t("{today} today, {judged} in total. Training can start before all pairs are judged.", { today, judged });
 }

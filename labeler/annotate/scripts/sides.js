@@ -85,7 +85,7 @@ class Sides {
       const across = to.clientX - from.clientX;
       const along = to.clientY - from.clientY;
       from = null;
-      if (Math.abs(across) > SWIPE && Math.abs(across) > 2 * Math.abs(along)) this.choose(across < 0 ? "b" : "a");
+      if (Math.abs(across) > SWIPE && Math.abs(across) > 2 * Math.abs(along)) this.choose(across < 0 === ($(".desk").dir === "ltr") ? "b" : "a");
     });
   }
 }

@@ -35,13 +35,42 @@ const SIZES = [0.875, 1, 1.125, 1.25, 1.5, 1.75]; // of the text of prompts, res
 
 function setTextSize(size) {
   $(".desk").style.setProperty("--text-size", size);
-  $(".sizes output").textContent = `${Math.round(size * 100)}%`;
+  $(".sizes output").textContent = percentage.format(size);
   remember("text-size", size);
   for (const button of $$("[data-size]")) {
     const next = SIZES[SIZES.indexOf(size) + Number(button.dataset.size)];
     button.disabled = next === undefined;
     button.onclick = () => setTextSize(next);
   }
+}
+
+// The choice is kept on the server for the person, and in this browser for the next load.
+function offerLanguages(person) {
+  const select = $(".language select");
+  const options = Object.entries(LANGUAGES).map(([tag, name]) => new Option(name, tag, false, tag === language));
+  for (const option of options) option.lang = option.value;
+  select.replaceChildren(...options);
+  select.onchange = async () => {
+    try {
+      const { status, data } = await request("POST", "/label/api/language", { language: select.value }, person.id);
+      if (status !== 200) throw new Unreachable(data.error);
+      remember("language", select.value);
+      location.reload();
+    } catch (problem) {
+      if (!(problem instanceof Unreachable)) throw problem;
+      select.value = language;
+      announce(t("No connection: the language is unchanged."));
+    }
+  };
+}
+
+// Whether the person chose another language, in another browser: the page is loaded again in it.
+function speaksAnother({ language: chosen }) {
+  if (!chosen || chosen === language) return false;
+  remember("language", chosen);
+  if (recall("language") !== chosen) return false; // private mode
+  location.reload();
+  return true;
 }
 
 // {annotator, progress}: each annotator has their own outbox.  Without a connection, it is whoever
@@ -74,6 +103,8 @@ async function start() {
   const copy = new OfflineCopy();
   const { annotator, progress } = await whoIsHere(await copy.read());
   await copy.keepPerson(annotator, progress);
+  if (speaksAnother(annotator)) return;
+  offerLanguages(annotator);
   forgetAtSignOut(copy);
   let desk = null;
   const tabs = new Tabs(annotator.id, {

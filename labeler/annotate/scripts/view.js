@@ -3,28 +3,35 @@
 const $ = (selector) => element.querySelector(selector);
 const $$ = (selector) => [...element.querySelectorAll(selector)];
 
-const ROLES = { system: "System", user: "User", assistant: "Assistant" };
-const OUTCOMES = { a: "A is better", b: "B is better", tie: "Tie", both_bad: "Both bad" };
+const ROLES = { system: t("System"), user: t("User"), assistant: t("Assistant") };
+const OUTCOMES = { a: t("A is better"), b: t("B is better"), tie: t("Tie"), both_bad: t("Both bad") };
 const STRENGTHS = { 1: "slightly", 2: "clearly", 3: "much" };
-const CRITERIA = { helpful: "More helpful", truthful: "More truthful", harmless: "More harmless", clear: "Clearer" };
+const STRENGTH_TEXTS = { 1: t("slightly"), 2: t("clearly"), 3: t("much") };
+const PREFERENCES = {
+  1: { a: t("A is slightly better"), b: t("B is slightly better") },
+  2: { a: t("A is clearly better"), b: t("B is clearly better") },
+  3: { a: t("A is much better"), b: t("B is much better") },
+};
+const CRITERIA = { helpful: t("More helpful"), truthful: t("More truthful"), harmless: t("More harmless"), clear: t("Clearer") };
 // Title and sentence while there is no pair to judge, by phase of the loop or problem.
-const NEXT_ITERATION = ["All caught up", "You have no pairs left to judge. New pairs will appear here after the next sampling."];
+const NEXT_ITERATION = [t("All caught up"), t("You have no pairs left to judge. New pairs will appear here after the next sampling.")];
 const IDLE = {
-  loading: ["Loading", "The next pairs are being loaded."],
-  sampling: ["New pairs are being sampled", "The model is responding to new prompts. The pairs will appear here automatically."],
-  labeling: ["All caught up", "You have no pairs left to judge. New pairs will appear here automatically."],
+  loading: [t("Loading"), t("The next pairs are being loaded.")],
+  sampling: [t("New pairs are being sampled"), t("The model is responding to new prompts. The pairs will appear here automatically.")],
+  labeling: [t("All caught up"), t("You have no pairs left to judge. New pairs will appear here automatically.")],
   reward: NEXT_ITERATION,
   policy: NEXT_ITERATION,
   evaluating: NEXT_ITERATION,
   done: NEXT_ITERATION,
-  nothing: ["Nothing to judge yet", "Pairs will appear here after the first sampling."],
-  "somebody-else": ["Someone else has signed in", "Reload the page to continue with the account that is signed in now."],
-  elsewhere: ["This page is open in another tab", "Your drafts and unsaved labels are kept."],
-  unreachable: ["No connection", "Kitestring cannot be reached. This page keeps your labels and tries again."],
+  nothing: [t("Nothing to judge yet"), t("Pairs will appear here after the first sampling.")],
+  "somebody-else": [t("Someone else has signed in"), t("Reload the page to continue with the account that is signed in now.")],
+  elsewhere: [t("This page is open in another tab"), t("Your drafts and unsaved labels are kept.")],
+  unreachable: [t("No connection"), t("Kitestring cannot be reached. This page keeps your labels and tries again.")],
 };
 
-const MATH_NOTICE =
-  "The formulas of both responses are shown as LaTeX: one of them has a formula that cannot be typeset, or too many formulas.";
+const MATH_NOTICE = t(
+  "The formulas of both responses are shown as LaTeX: one of them has a formula that cannot be typeset, or too many formulas.",
+);
 
 function make(tag, className, text) {
   const node = document.createElement(tag);
@@ -34,7 +41,7 @@ function make(tag, className, text) {
 }
 
 function fillText(node, shown, plain) {
-  if (!shown.text.trim()) node.replaceChildren(make("p", "nothing", "(empty response)"));
+  if (!shown.text.trim()) node.replaceChildren(make("p", "nothing", t("(empty response)")));
   else if (plain) node.replaceChildren(make("pre", "plain", shown.text));
   else node.innerHTML = shown.html;
 }
@@ -45,7 +52,7 @@ function showPair(pair, { plain, differences }) {
   const [a, b] = [$(".response.a .text"), $(".response.b .text")];
   fillText(a, pair.a, plain);
   fillText(b, pair.b, plain);
-  const notice = typesetAll(a, b) ? pair.notice : MATH_NOTICE;
+  const notice = typesetAll(a, b) ? t(pair.notice) : MATH_NOTICE;
   $(".differing").textContent = differences ? markDifferences(a, b) : "";
   $(".differing").hidden = !differences;
   addCodeBars(a);
@@ -65,13 +72,13 @@ function flash(outcome) {
 
 function judgmentInWords({ outcome, strength }) {
   if (!strength) return OUTCOMES[outcome];
-  return `${outcome.toUpperCase()} is ${STRENGTHS[strength]} better`;
+  return PREFERENCES[strength][outcome];
 }
 
 // Short enough for a phone's row of buttons, such as "A, clearly".
 function judgmentInShort({ outcome, strength }) {
   const name = outcome.length === 1 ? outcome.toUpperCase() : OUTCOMES[outcome];
-  return strength ? `${name}, ${STRENGTHS[strength]}` : name;
+  return strength ? t("{judgment}, {strength}", { judgment: name, strength: STRENGTH_TEXTS[strength] }) : name;
 }
 
 // The latest act, beside the button that undoes it.  Screen readers hear it from the announcer.
@@ -80,15 +87,15 @@ function showTrace(what) {
 }
 
 function heldByOthers(count) {
-  if (count === 1) return " Another annotator has 1 pair that you may receive later.";
-  return count ? ` Other annotators have ${count} pairs that you may receive later.` : "";
+  if (!count) return "";
+  return ` ${tn(count, "Another annotator has {count} pair that you may receive later.", "Other annotators have {count} pairs that you may receive later.")}`;
 }
 
 function showIdle(reason, today, withOthers = 0) {
   const [title, sentence] = IDLE[reason] || IDLE.labeling;
   // While the page waits for pairs or a connection, labels may be unsent, so it shows no count.
   const known = !["unreachable", "loading", "somebody-else", "elsewhere"].includes(reason);
-  const thanks = known && today > 0 ? ` You judged ${today} today.` : "";
+  const thanks = known && today > 0 ? ` ${t("You judged {count} today.", { count: today })}` : "";
   $(".empty h1").textContent = title;
   $(".empty p").textContent = sentence + (known ? heldByOthers(withOthers) : "") + thanks;
 }
@@ -112,32 +119,33 @@ function showPerson(person) {
   $("[data-person=researcher]").hidden = person.role !== "researcher";
 }
 
-const percent = (share) => (share === null ? "–" : `${Math.round(share * 100)}%`);
+const ONE_DIGIT = { minimumFractionDigits: 1, maximumFractionDigits: 1 };
+const percent = (share) => (share === null ? "–" : percentage.format(share));
 
 // The server reports no agreement below 5% or above 95%: see storage/labeling/own_figures.py.
 function agreementInWords({ agreement, shared_pairs: pairs }) {
-  if (agreement === null) return ["–", "Shown the day after others have judged 20 of your pairs."];
+  if (agreement === null) return ["–", t("Shown the day after others have judged 20 of your pairs.")];
   const share = percent(agreement);
-  const value = agreement >= 0.95 ? `${share} or more` : agreement <= 0.05 ? `${share} or less` : share;
-  return [value, `On ${pairs} pairs that others also judged, up to yesterday. Careful annotators disagree too.`];
+  const value = agreement >= 0.95 ? t("{share} or more", { share }) : agreement <= 0.05 ? t("{share} or less", { share }) : share;
+  return [value, tn(pairs, "On {count} pair that others also judged, up to yesterday. Careful annotators disagree too.", "On {count} pairs that others also judged, up to yesterday. Careful annotators disagree too.")];
 }
 
 // Each figure has a name, a value and an explanation.  `figures` is null if the server did not answer.
 function fillFigures(figures) {
   if (!figures) {
     const row = make("div");
-    row.append(make("dt", "", "Your statistics could not be loaded."), make("dd", "hint", "Try again in a moment."));
+    row.append(make("dt", "", t("Your statistics could not be loaded.")), make("dd", "hint", t("Try again in a moment.")));
     return $(".figures dl").replaceChildren(row);
   }
   const { judgments, today, decided, median_seconds: seconds } = figures;
-  const sides = decided ? `Of ${decided} preferences. Sides are random, so about 50% is expected.` : "";
+  const sides = decided ? tn(decided, "Of {count} preference. Sides are random, so about 50% is expected.", "Of {count} preferences. Sides are random, so about 50% is expected.") : "";
   const rows = [
-    ["Judged today", today, `${judgments} in total`],
-    ["Median time per pair", seconds === null ? "–" : `${seconds.toFixed(1)} s`, ""],
-    ["Ties", percent(figures.tie_rate), ""],
-    ["Both bad", percent(figures.both_bad_rate), ""],
-    ["Preferred the left response", percent(figures.left_rate), sides],
-    ["Agreement with others", ...agreementInWords(figures)],
+    [t("Judged today"), today, t("{count} in total", { count: judgments })],
+    [t("Median time per pair"), seconds === null ? "–" : t("{seconds} s", { seconds: seconds.toLocaleString(numbers, ONE_DIGIT) }), ""],
+    [t("Ties"), percent(figures.tie_rate), ""],
+    [t("Both bad"), percent(figures.both_bad_rate), ""],
+    [t("Preferred the left response"), percent(figures.left_rate), sides],
+    [t("Agreement with others"), ...agreementInWords(figures)],
   ];
   const nodes = rows.map(([name, value, hint]) => {
     const row = make("div");
@@ -163,9 +171,24 @@ function setStatus(kind, sentence, link) {
 }
 
 // Skips, flags and undos are not labels.
-function labels(acts) {
-  const noun = acts.every(({ path }) => !path || path.endsWith("/judgments")) ? "label" : "action";
-  return acts.length === 1 ? `1 ${noun}` : `${acts.length} ${noun}s`;
+const areLabels = (acts) => acts.every(({ path }) => !path || path.endsWith("/judgments"));
+
+function signedOut(acts) {
+  if (areLabels(acts)) return tn(acts.length, "Signed out: sign in to save {count} label", "Signed out: sign in to save {count} labels");
+  return tn(acts.length, "Signed out: sign in to save {count} action", "Signed out: sign in to save {count} actions");
+}
+
+function keptHere(acts, durable, sentence) {
+  const values = { sentence };
+  if (durable && areLabels(acts)) return tn(acts.length, "{sentence}: {count} label kept in this browser", "{sentence}: {count} labels kept in this browser", values);
+  if (durable) return tn(acts.length, "{sentence}: {count} action kept in this browser", "{sentence}: {count} actions kept in this browser", values);
+  if (areLabels(acts)) return tn(acts.length, "{sentence}: {count} label kept while this page is open", "{sentence}: {count} labels kept while this page is open", values);
+  return tn(acts.length, "{sentence}: {count} action kept while this page is open", "{sentence}: {count} actions kept while this page is open", values);
+}
+
+function notSaved(acts) {
+  if (areLabels(acts)) return tn(acts.length, "{count} label not saved", "{count} labels not saved");
+  return tn(acts.length, "{count} action not saved", "{count} actions not saved");
 }
 
 // The page shows "Saved" only when the server has stored every act.
@@ -173,18 +196,17 @@ function showOutbox(outbox, everSaved) {
   const kept = outbox.waiting;
   const sendError = kept.length ? outbox.sendError : null;
   if (sendError && sendError.kind === "signed-out") {
-    setStatus("waiting", `Signed out: sign in to save ${labels(kept)}`, "/sign-in?next=/label/");
+    setStatus("waiting", signedOut(kept), "/sign-in?next=/label/");
   } else if (sendError && sendError.kind === "somebody-else") {
-    setStatus("waiting", sendError.sentence, "/label/");
+    setStatus("waiting", t(sendError.sentence), "/label/");
   } else if (sendError) {
-    const where = outbox.durable ? "kept in this browser" : "kept while this page is open";
-    setStatus("waiting", `${sendError.sentence}: ${labels(kept)} ${where}`);
+    setStatus("waiting", keptHere(kept, outbox.durable, t(sendError.sentence)));
   } else if (kept.length) {
-    setStatus("saving", "Saving …");
+    setStatus("saving", t("Saving …"));
   } else if (outbox.refused.length) {
-    setStatus("refused", `${labels(outbox.refused)} not saved`);
+    setStatus("refused", notSaved(outbox.refused));
   } else if (everSaved) {
-    setStatus("saved", "Saved");
+    setStatus("saved", t("Saved"));
   } else {
     setStatus("ready", "");
   }
@@ -199,13 +221,13 @@ function showTray(outbox) {
   const rows = outbox.refused.map((act) => {
     const row = make("article");
     row.dataset.act = act.id;
-    const again = make("button", "tool", "Try again");
+    const again = make("button", "tool", t("Try again"));
     again.onclick = () => outbox.tryAgain(act.id);
-    const discard = make("button", "tool", "Discard");
+    const discard = make("button", "tool", t("Discard"));
     discard.onclick = () => outbox.discard(act.id);
-    const what = make("b", "", `Not saved: ${act.note.what}.`);
+    const what = make("b", "", t("Not saved: {what}.", { what: act.note.what }));
     const buttons = act.path ? [again, discard] : [discard];
-    row.append(what, make("span", "", act.refused), make("q", "", act.note.prompt), ...buttons);
+    row.append(what, make("span", "", t(act.refused)), make("q", "", act.note.prompt), ...buttons);
     return row;
   });
   tray.replaceChildren(...rows);

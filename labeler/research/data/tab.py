@@ -15,6 +15,7 @@ from labeler.html.components import Column, Markup, render
 from labeler.html.markdown import render as render_markdown
 from labeler.research.tab import Tab, Updates, attempt, heading_slot, html_slot, on
 from labeler.security.access import MAX_UPLOAD_BYTES
+from labeler.translation import LANGUAGES, translated
 from storage.engine.database import Database
 from storage.exporting.exports import why_empty
 from storage.exporting.formats import Format, Ties
@@ -59,6 +60,7 @@ COMMANDS = (
     ("Pairs to judge here", "--pairs pairs.jsonl"),
     ("Gold pairs", "--gold gold.jsonl"),
 )
+_LANGUAGES = tuple((name, language) for language, name in LANGUAGES.items())
 SCALES = (
     ("Two steps", "two-step"),
     ("One press", "one-press"),
@@ -106,17 +108,19 @@ class DataTab(Tab):
         self.form = [
             *(self.scale, self.strength, self.criteria, self.reasons, self.rationale, self.safety),
         ]
-        self.loaded = [self.guidelines, self.preview, *self.form]
+        self.loaded = [self.language, self.guidelines, self.preview, *self.form]
         for control in (self.format, self.ties, self.file, self.names):
             on(control.input, self._link, self.inputs, [self.link])
         on(self.guidelines.change, _preview, [self.guidelines], [self.preview])
-        on(self.save.click, self._save, [self.guidelines], [self.answer])
+        on(self.language.change, self._in_language, [self.language], [self.guidelines])
+        on(self.save.click, self._save, [self.guidelines, self.language], [self.answer])
         on(self.save_form.click, self._save_form, self.form, [self.form_answer])
 
     def load(self) -> Updates:
         text = guidelines.current(self._db, DEFAULT_GUIDELINES)
         form = settings.judgment_form(self._db)
         return {
+            self.language: "",
             self.guidelines: text,
             self.preview: _preview(text),
             self.scale: form.scale,
@@ -191,6 +195,12 @@ class DataTab(Tab):
         heading_slot("Guidelines", "in Markdown; annotators can open them beside each pair")
         with gr.Row():
             with gr.Column(elem_classes="ks-panel", min_width=300):
+                self.language = gr.Dropdown(
+                    [("All languages without their own", ""), *_LANGUAGES],
+                    value="",
+                    label="For annotators in",
+                    elem_id="guidelines-language",
+                )
                 self.guidelines = gr.Textbox(
                     label="Text", lines=14, max_lines=40, elem_id="guidelines", interactive=True
                 )
@@ -242,11 +252,15 @@ class DataTab(Tab):
 
         return attempt(save, "The form was not saved.").html
 
-    def _save(self, text: str | None) -> str:
+    def _in_language(self, language: str) -> str:
+        default = translated(DEFAULT_GUIDELINES, language or "en")
+        return guidelines.current(self._db, default, language)
+
+    def _save(self, text: str | None, language: str = "") -> str:
         def save() -> str:
             if text is None:  # the page's field always sends a text
                 raise ValueError("The page sent no text. Reload the page.")
-            guidelines.save(self._db, text)
+            guidelines.save(self._db, text, language=language, default=DEFAULT_GUIDELINES)
             return (
                 "Saved. Within about a minute, the annotators' pages show the new guidelines or mark "
                 "them as new."

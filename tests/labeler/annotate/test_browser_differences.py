@@ -69,7 +69,7 @@ def test_words_of_one_side_only_are_marked_in_both(open_pair):
     assert marked(page) == [["brown", ", too"], ["quick"]]
     assert text_of(page) == before
     note = page.locator(".differing")
-    expect(note).to_contain_text("Underlined words are in one response only:")
+    expect(note).to_contain_text("Underlined words are in one response only.")
     assert sorted(re.findall(r"\d words? of", note.inner_text())) == ["1 word of", "3 words of"]
     expect(page.locator(".announcer")).to_have_text(note.inner_text())
     style = "n => getComputedStyle(n).textDecorationLine"

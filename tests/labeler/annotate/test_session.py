@@ -278,7 +278,7 @@ def test_the_page_offers_the_outcomes_criteria_and_strengths_that_are_stored():
 
     def keys(name: str) -> list[str]:
         [body] = re.findall(rf"^const {name} = {{(.*)}};$", view, re.MULTILINE)
-        return re.findall(r"(\w+): \"", body)
+        return re.findall(r"(\w+): t\(\"", body)
 
     assert keys("CRITERIA") == list(CRITERIA)
     assert keys("OUTCOMES") == list(get_args(ScreenOutcome))

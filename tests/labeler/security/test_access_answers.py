@@ -59,9 +59,10 @@ class Studio:
             admin_token="key",
             rules=rules(["people"]),
             functions={1},
-            sign_in_page=lambda path: f"sign in for {path}",
-            refusal_page=lambda reason: f"refused: {reason}",
-            missing_page=lambda: "nothing here",
+            sign_in_page=lambda path, language: f"sign in for {path} in {language}",
+            refusal_page=lambda reason, language: f"refused in {language}: {reason}",
+            missing_page=lambda language: f"nothing here in {language}",
+            language_of=lambda headers: headers.get("accept-language", "en"),
         )
 
     async def answer(self, scope: Any, receive: Any, send: Any) -> None:
@@ -107,15 +108,15 @@ def studio() -> Studio:
 @pytest.mark.parametrize(
     ("who", "method", "path", "headers", "status", "says"),
     [
-        ("", "GET", "/label/", BROWSER, 401, b"sign in for /label/"),
+        ("", "GET", "/label/", BROWSER, 401, b"sign in for /label/ in en"),
         ("", "GET", "/label/", {}, 401, b'{"error":"Sign in first."}'),
         ("", "HEAD", "/label/", BROWSER, 401, b"Sign in first."),
         ("", "DELETE", "/label/", BROWSER, 401, b"Sign in first."),
         ("", "GET", "/label/nothing", {}, 401, b"Sign in first."),
-        ("ben", "GET", "/research/", BROWSER, 403, b"refused: This page is for researchers."),
+        ("ben", "GET", "/research/", BROWSER, 403, b"refused in en: This page is for researchers."),
         ("ben", "GET", "/research/", {}, 403, b'{"error":"This page is for researchers."}'),
         ("ben", "GET", "/research/people", {}, 403, b"for researchers"),
-        ("ben", "GET", "/label/nothing", BROWSER, 403, b"refused: This address is not available."),
+        ("ben", "GET", "/label/nothing", BROWSER, 403, b"refused in en: This address is not available."),
         ("ben", "DELETE", "/label/", BROWSER, 403, b'{"error":"This address is not available."}'),
         ("rosa", "POST", "/research/", OURS, 403, b"for researchers"),
         ("", "POST", "/admin/api/call", {}, 401, b"needs the workspace's admin token"),
@@ -123,7 +124,7 @@ def studio() -> Studio:
         ("", "GET", "/admin/api/call", {}, 405, b"GET is not allowed here."),
         ("", "POST", "/healthz", {}, 405, b"POST is not allowed here."),
         ("", "DELETE", "/sign-in", BROWSER, 405, b"DELETE is not allowed here."),
-        ("", "GET", "/nothing", BROWSER, 404, b"nothing here"),
+        ("", "GET", "/nothing", BROWSER, 404, b"nothing here in en"),
         ("", "DELETE", "/nothing", BROWSER, 404, b'{"error":"This address does not exist."}'),
         ("", "GET", "/nothing", {}, 404, b'{"error":"This address does not exist."}'),
     ],

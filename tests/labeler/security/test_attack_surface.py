@@ -39,6 +39,7 @@ LABEL: dict[str, frozenset[str]] = {
     **dict.fromkeys(("/label/api/guidelines", "/label/api/openapi.json"), frozenset({"GET"})),
     "/label/api/live": frozenset({"GET"}),
     **dict.fromkeys(("/label/api/live/prepare", "/label/api/live/turns"), ACT),
+    "/label/api/texts/0": frozenset({"GET"}), "/label/api/language": ACT,
     "/label/worker.js": READ,
     "/label/api/judgments": ACT | {"GET"}, "/label/api/judgments/0": frozenset({"GET"}),
     **dict.fromkeys(("/label/api/skip", "/label/api/flag"), ACT),

@@ -33,3 +33,20 @@ def test_each_judgment_has_the_version_it_was_given_under(tmp_path):
         [version] = guidelines.versions(again)  # j1 was revised without a version
         assert (version.judgments, version.text) == (1, "Be kind.")
         assert version.version == "9ece155cb5ceb47f"
+
+
+def test_texts_of_languages_share_a_version(tmp_path):
+    with Database.open(tmp_path) as db:
+        assert guidelines.version(db, "default") == digest("default")
+        guidelines.save(db, "Seien Sie freundlich.", language="de", default="default")
+        first = guidelines.version(db, "default")
+        assert guidelines.current(db, "default", "de") == "Seien Sie freundlich."
+        assert guidelines.current(db, "default", "fr") == "default"
+        guidelines.save(db, "Be kind.")
+        second = guidelines.version(db, "default")
+        assert len({digest("default"), first, second}) == 3
+        assert guidelines.current(db, "default", "de") == "Seien Sie freundlich."
+        assert guidelines.current(db, "default", "fr") == "Be kind."
+        guidelines.save(db, " ", language="de")
+        assert guidelines.current(db, "default", "de") == "Be kind."
+        assert guidelines.version(db, "default") == digest("Be kind.")
