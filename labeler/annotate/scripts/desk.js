@@ -39,6 +39,7 @@ class Desk {
       },
       settled: () => this.copy.latest,
       turnedAway: () => {
+        this.live.leave();
         this.buffer.stop("somebody-else");
         this.buffer.fill(); // asks until this person has signed in again
       },
@@ -61,6 +62,15 @@ class Desk {
       reopen: (found) => this.reopen(found),
       unsaved: () => this.outbox.acts.filter(({ path }) => path?.endsWith("/judgments")).length,
     });
+    this.live = new Live(person.id, {
+      changed: () => this.show(),
+      offered: () => {
+        this.formShown = "";
+        this.showForm();
+      },
+      ready: (pair) => this.buffer.putBack(pair),
+      unsaved: (comparison) => this.outbox.waiting.some(({ body }) => body.comparison === comparison),
+    });
     showPerson(person);
     showProgress(progress);
     this.wire();
@@ -74,7 +84,12 @@ class Desk {
 
   show() {
     const pair = this.buffer.current;
-    if (!pair) {
+    if (this.live.active && !pair?.live && !pair?.revises) {
+      this.shown = null;
+      showRevision(null);
+      showState("live");
+      this.live.show();
+    } else if (!pair) {
       // Leaving the page would lose acts that are only in memory.
       if (this.buffer.reason === "signed-out" && !this.outbox.hasVolatileActs) return location.assign("/sign-in?next=/label/");
       // The last answer is older than these judgments; a new one has been requested.
@@ -95,8 +110,9 @@ class Desk {
       this.known.add(pair);
       this.draft.restore(pair.revises ? pair.revises.draft : this.drafts.of(pair));
       // After a reload, the page goes on with the pair from before.
-      if (!pair.revises) remember(`shown.${this.person.id}`, pair.id);
+      if (!pair.revises && !pair.live) remember(`shown.${this.person.id}`, pair.id);
       this.showForm(); // with a new pair: buttons must not change under a finger
+      this.live.clear();
       showPair(pair, this.texts);
       showRevision(pair.revises);
       showState("judging");
@@ -108,7 +124,8 @@ class Desk {
     this.showVerdict();
   }
 
-  announcement({ revises }) {
+  announcement({ revises, live }) {
+    if (live && this.fresh) return `${t("Both replies are complete.")} ${t("Turn {turn} of {turns}", live)}.`;
     if (revises) return t("An earlier pair: {judgment}.", { judgment: judgmentInWords(revises) });
     return this.fresh ? t("New pair.") : t("The previous pair.");
   }
@@ -136,7 +153,7 @@ class Desk {
     }
     const parts = PARTS.filter((part) => !$(`.details .${part}`).hidden);
     $(".strength ~ [data-do=details]").hidden = !parts.length;
-    keys.use(scale, parts.length ? ["details", ...parts] : []);
+    keys.use(scale, [...(parts.length ? ["details", ...parts] : []), ...(this.live.enabled ? ["live"] : [])]);
   }
 
   // The copy of an earlier version has fewer parts.
@@ -163,6 +180,7 @@ class Desk {
   // Another tab takes over.
   async leave() {
     $("dialog[open]")?.close();
+    this.live.leave();
     this.history = [];
     showTrace("");
     this.buffer.stop("elsewhere");
@@ -211,6 +229,7 @@ class Desk {
     this.buffer.advance();
     this.drafts.forget(pair);
     this.draft.clear();
+    if (pair.live) this.live.answered(pair, more.outcome);
     this.outbox.add(path, { id, comparison: pair.id, ...more }, { what, prompt: snippet(pair) });
     this.buffer.fill();
     this.unsaid = `${what}. `;
@@ -339,6 +358,7 @@ class Desk {
   }
 
   comeBack(pair, draft) {
+    if (!pair.live) this.live.leave();
     if (pair.revises) pair.revises.draft = draft;
     else this.drafts.keep(pair, draft);
     this.buffer.putBack(pair);
@@ -450,6 +470,7 @@ class Desk {
 
   wire() {
     const doing = {
+      live: () => this.live.toggle(),
       judgments: () => this.openDrawer(),
       back: () => this.leaveRevision(),
       undo: () => this.undo(),
@@ -492,7 +513,7 @@ class Desk {
     this.toggleDetails(recall("details") === "true");
   }
 
-  wireKeys({ undo, skip, flag, details, plain, differences, judgments, guidelines, help }) {
+  wireKeys({ live, undo, skip, flag, details, plain, differences, judgments, guidelines, help }) {
     for (const side of ["a", "b"]) {
       for (const [by, word] of Object.entries(STRENGTHS)) {
         keys.bind({ [`${side}-${word}`]: () => this.judge(side, Number(by)) });
@@ -510,7 +531,7 @@ class Desk {
       ...Object.fromEntries(PARTS.map((part) => [part, () => this.goTo(part)])),
       jump: jumpToResponses,
       switch: () => sides.toggle(),
-      ...{ undo, skip, flag, details, plain, differences, judgments, guidelines, help },
+      ...{ live, undo, skip, flag, details, plain, differences, judgments, guidelines, help },
     });
     const own = `shortcuts.${this.person.id}`;
     keys.restore(recall(own), (text) => remember(own, text));

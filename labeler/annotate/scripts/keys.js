@@ -32,6 +32,7 @@ const ACTIONS = [
   { id: "differences", label: t("Mark the words that only one response has"), key: "w" },
   { id: "jump", label: t("Jump to the responses, and back"), key: "j" },
   { id: "switch", label: t("Switch between A and B on a narrow screen"), key: "x" },
+  { id: "live", label: t("Live conversation, and back to the queue"), key: "l", part: "live" },
   { id: "judgments", label: t("Show your earlier judgments"), key: "m" },
   { id: "guidelines", label: t("Show the guidelines"), key: "g" },
   { id: "help", label: t("Show this list"), key: "?" },

@@ -57,7 +57,7 @@ class PairBuffer {
   putBack(pair) {
     this.pairs = [pair, ...this.pairs.filter((each) => each.id !== pair.id)];
     this.acted = Date.now();
-    if (!pair.revises) this.copy.keep([pair]); // a judged pair is not one to go on with
+    if (!pair.revises && !pair.live) this.copy.keep([pair]); // a judged pair is not one to go on with
     this.changed();
   }
 
@@ -135,7 +135,8 @@ class PairBuffer {
   }
 
   async fetch(wanted) {
-    const inHand = [...this.pairs, ...this.copied].map((pair) => pair.id);
+    // The queue does not know live turns.
+    const inHand = [...this.pairs, ...this.copied].filter((pair) => !pair.live).map((pair) => pair.id);
     const query = new URLSearchParams({ n: wanted, holding: [...new Set([...inHand, ...this.held()])].join(",") });
     const start = Date.now();
     let answer;

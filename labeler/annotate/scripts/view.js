@@ -100,11 +100,12 @@ function showIdle(reason, today, withOthers = 0) {
   $(".empty p").textContent = sentence + (known ? heldByOthers(withOthers) : "") + thanks;
 }
 
-// `state` is loading, judging or idle.
+// `state` is loading, judging, idle or live.
 function showState(state) {
   $(".desk").dataset.state = state;
   $(".pair").hidden = state !== "judging";
-  $(".empty").hidden = state === "judging";
+  $(".live").hidden = state !== "live";
+  $(".empty").hidden = state === "judging" || state === "live";
 }
 
 // Without a pair, the bar has only Undo (see the styles), if there is anything to undo.

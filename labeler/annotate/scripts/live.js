@@ -1,0 +1,267 @@
+// Live conversations: the annotator writes, two replies stream side by side, and the better one goes
+// on.  A complete turn becomes the pair on the screen, so judging, undo and the outbox are the same.
+
+const LIVE = "/label/api/live";
+const LOADING = 600000; // milliseconds in which a large model may load
+const LOOK = 100; // milliseconds between two looks at the outbox
+const LOST = t("The connection was lost. Send the message again.");
+const STOPPED = t("Stopped. Nothing was stored.");
+const LAST_TURN = t("The conversation has reached its last turn. Start a new one.");
+const BOTH_BAD = t("Neither reply can be answered after Both bad. Start a new conversation.");
+const SET_ASIDE = t("You skipped or flagged this turn. Start a new conversation.");
+
+class Live {
+  // `changed()` is called when another view must be shown, `offered()` when live conversations are
+  // possible, and `ready(pair)` with a complete turn.
+  // `unsaved(comparison)` is whether the server does not have its judgment yet.
+  constructor(annotator, { changed, offered, ready, unsaved }) {
+    this.annotator = annotator;
+    this.changed = changed;
+    this.offered = offered;
+    this.enabled = false;
+    this.ready = ready;
+    this.unsaved = unsaved;
+    this.active = false;
+    this.root = $(".live");
+    this.field = this.root.querySelector("textarea");
+    this.turns = 0;
+    this.suggestions = [];
+    this.reset();
+    this.root.querySelector("form").onsubmit = (event) => {
+      event.preventDefault();
+      this.send();
+    };
+    this.button("fresh").onclick = () => {
+      this.reset();
+      this.show();
+    };
+    this.button("stop").onclick = () => this.stop();
+    this.load();
+  }
+
+  button(name) {
+    return this.root.querySelector(`[data-live=${name}]`);
+  }
+
+  // A new conversation.
+  reset() {
+    this.conversation = null; // its id
+    this.turn = 0;
+    this.messages = [];
+    this.waitsFor = null; // the comparison whose judgment the next turn needs
+    this.over = "";
+    this.stopped = null; // aborts the stream; null while nothing streams
+  }
+
+  // Ask the server whether live conversations are on, and for the newest one.
+  async load() {
+    const { status, data } = await this.ask("GET", LIVE);
+    for (const button of $$("[data-do=live]")) button.hidden = !data.enabled;
+    if (data.enabled && !this.enabled) {
+      this.enabled = true;
+      this.offered();
+    }
+    if (status !== 200 || !data.enabled) return { ...data, reason: data.reason ?? data.error };
+    this.turns = data.turns;
+    this.suggestions = data.suggestions;
+    if (data.conversation && !this.conversation) {
+      const { id, turn, messages, over } = data.conversation;
+      Object.assign(this, { conversation: id, turn, messages, over: over ?? "" });
+    }
+    return data;
+  }
+
+  async ask(method, path, timeout) {
+    try {
+      return await request(method, path, null, this.annotator, timeout);
+    } catch (problem) {
+      if (!(problem instanceof Unreachable)) throw problem;
+      return { status: 0, data: { error: LOST } };
+    }
+  }
+
+  // Enter the conversation, or go back to the queue.
+  async toggle() {
+    this.active = !this.active;
+    this.changed();
+    if (!this.active) return this.leave();
+    this.say(t("Loading …"));
+    const { reason, conversation } = await this.load();
+    if (!this.active) return;
+    if (conversation?.pair) return this.complete(conversation.pair, conversation.turn);
+    this.show();
+    if (reason) return this.refuse(reason);
+    this.say(t("The models are being loaded …"));
+    const { status, data } = await this.ask("POST", `${LIVE}/prepare`, LOADING);
+    if (!this.active || this.stopped) return;
+    if (status === 200) this.say(this.over);
+    else this.refuse(data.error);
+  }
+
+  leave() {
+    this.active = false;
+    this.stop();
+  }
+
+  // What is not on the screen must not be found by a search of the page.
+  clear() {
+    for (const part of [".talk", ".streams"]) this.root.querySelector(part).replaceChildren();
+  }
+
+  show() {
+    const streams = Boolean(this.stopped);
+    this.root.querySelector(".talk").replaceChildren(
+      ...this.messages.map((message, index) => makeTurn(message, false, index === this.messages.length - 1)),
+    );
+    const next = Math.min(this.turn + 1, this.turns);
+    const values = { turn: streams ? this.turn : next, turns: this.turns };
+    this.root.querySelector(".turns").textContent = t("Turn {turn} of {turns}", values);
+    this.root.querySelector("form label").hidden = streams || Boolean(this.over);
+    this.root.querySelector(".streams").hidden = !streams;
+    this.button("send").hidden = streams || Boolean(this.over);
+    this.button("stop").hidden = !streams;
+    this.button("fresh").hidden = streams || !this.conversation;
+    const offers = this.conversation || streams ? [] : this.suggestions;
+    this.root.querySelector(".suggested").replaceChildren(...offers.map((text) => this.suggestion(text)));
+    if (this.over) this.say(this.over);
+    if (!streams && !this.over) this.field.focus();
+  }
+
+  suggestion(text) {
+    const button = make("button", "tool", text);
+    button.type = "button";
+    button.dir = "auto";
+    button.onclick = () => {
+      this.field.value = text;
+      this.field.focus();
+    };
+    return button;
+  }
+
+  say(sentence) {
+    this.root.querySelector(".heard").textContent = sentence;
+  }
+
+  refuse(sentence) {
+    this.say(`${sentence} ${t("Meanwhile, the queue has pairs.")}`);
+  }
+
+  stop() {
+    this.stopped?.abort();
+  }
+
+  async send() {
+    const text = this.field.value;
+    if (this.stopped) return;
+    if (!text.trim()) return this.say(t("Write a message first."));
+    const before = { conversation: this.conversation, messages: this.messages, turn: this.turn };
+    this.stopped = new AbortController();
+    this.messages = [...this.messages, { role: "user", text, html: make("p", "", text).outerHTML }];
+    this.turn += 1;
+    this.say("");
+    this.streams();
+    this.show();
+    const problem = await this.sent(text, this.stopped.signal);
+    this.stopped = null;
+    if (problem === null) return;
+    Object.assign(this, before);
+    this.show();
+    this.say(problem);
+    this.field.value = text;
+  }
+
+  // Returns what went wrong; null if the turn is complete.
+  async sent(text, signal) {
+    try {
+      while (this.unsaved(this.waitsFor)) {
+        if (signal.aborted) return STOPPED;
+        await new Promise((resolve) => setTimeout(resolve, LOOK));
+      }
+      const response = await fetch(`${LIVE}/turns`, {
+        method: "POST",
+        headers: { "Content-Type": "application/json", "X-Kitestring-Annotator": this.annotator },
+        body: JSON.stringify({ text, conversation: this.conversation }),
+        cache: "no-store",
+        signal,
+      });
+      if (!response.ok) return (await response.json()).error;
+      return await this.read(response.body.getReader());
+    } catch (problem) {
+      if (signal.aborted) return STOPPED;
+      if (problem instanceof TypeError || problem instanceof SyntaxError) return LOST;
+      throw problem;
+    }
+  }
+
+  // Lines of JSON, as docs/http.md describes them.
+  async read(reader) {
+    const decoder = new TextDecoder();
+    let rest = "";
+    for (;;) {
+      const { value, done } = await reader.read();
+      if (done) return LOST;
+      const lines = (rest + decoder.decode(value, { stream: true })).split("\n");
+      rest = lines.pop();
+      for (const line of lines) {
+        const event = JSON.parse(line);
+        if (event.event === "error") return event.error;
+        if (event.event === "pair") {
+          this.stopped = null;
+          this.field.value = "";
+          this.complete(event.pair, this.turn);
+          return null;
+        }
+        this.hear(event);
+      }
+    }
+  }
+
+  hear({ event, side, text, conversation, messages }) {
+    if (event === "turn") {
+      this.conversation = conversation;
+      this.messages = messages;
+      return this.show();
+    }
+    const card = this.root.querySelector(`.streams .${side} .text`);
+    if (event === "text") card.append(text);
+    if (event === "again") card.replaceChildren();
+    card.classList.toggle("ended", event === "end");
+  }
+
+  // Two cards like those of a pair.  They exist only while replies stream.
+  streams() {
+    const cards = ["a", "b"].map((side) => {
+      const name = side.toUpperCase();
+      const card = make("section", `response ${side}`);
+      card.setAttribute("aria-label", t("Reply {side}", { side: name }));
+      const title = make("h2");
+      const badge = make("span", "badge", name);
+      badge.setAttribute("aria-hidden", "true");
+      title.append(badge, ` ${t("Reply {side}", { side: name })}`);
+      const text = make("div", "text plain");
+      text.dir = "auto";
+      card.append(title, text);
+      return card;
+    });
+    this.root.querySelector(".streams").replaceChildren(...cards);
+  }
+
+  complete(pair, turn) {
+    this.waitsFor = pair.id;
+    this.turn = turn;
+    pair.live = { turn, turns: this.turns, conversation: this.conversation };
+    this.ready(pair);
+  }
+
+  // A turn was judged, skipped or flagged.
+  answered(pair, outcome) {
+    const reply = { a: pair.a, b: pair.b, tie: pair.a }[outcome];
+    this.conversation = pair.live.conversation;
+    this.turn = pair.live.turn;
+    this.waitsFor = pair.id;
+    this.messages = reply ? [...pair.prompt, { role: "assistant", ...reply }] : [...pair.prompt];
+    if (!reply) this.over = outcome === "both_bad" ? BOTH_BAD : SET_ASIDE;
+    else this.over = pair.live.turn >= this.turns ? LAST_TURN : "";
+    this.say(outcome === "tie" && !this.over ? t("After a tie, the conversation goes on with A.") : "");
+  }
+}

@@ -1,0 +1,164 @@
+"""Live conversations in a browser, by keyboard alone."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import pytest
+from playwright.sync_api import expect
+
+from storage.generation_records import GenerationRefused
+from tests.helpers.browser import chromium, wait_for_pair
+from tests.helpers.desk_browser import desk_page, shown
+from tests.helpers.desk_world import add_person, make_app, plain_pairs, serving, workspace
+from tests.helpers.scripted_generation import Scripted
+
+
+@pytest.fixture(scope="module")
+def studio(tmp_path_factory):
+    script = Scripted()
+    with workspace(tmp_path_factory.mktemp("live-page"), plain_pairs(60)) as db:
+        app = make_app(db, generation=script)
+        with serving(app) as server, chromium() as browser:
+            yield browser, (db, app), server, script
+
+
+@pytest.fixture
+def script(studio):
+    studio[3].__dict__.update(Scripted().__dict__)
+    return studio[3]
+
+
+@pytest.fixture
+def page(studio, script, request):  # noqa: ARG001 (a page of the new script)
+    browser, world, server, _ = studio
+    with desk_page(browser, world, server, add_person(world[0], request.node.name)) as page:
+        expect(page.locator("nav [data-do=live]")).to_be_visible()
+        yield page
+
+
+def enter(page):
+    """Open the live conversation and wait until a message can be written."""
+    page.keyboard.press("l")
+    expect(page.locator(".live textarea")).to_be_focused()
+    expect(page.locator(".live .heard")).to_have_text("")
+
+
+def say(page, text):
+    """Write a message and wait for both replies."""
+    page.keyboard.type(text)
+    page.keyboard.press("Control+Enter")
+    expect(page.locator(".turn.last .text").first).to_have_text(text)
+    wait_for_pair(page)
+
+
+def judged(db):
+    return db.read(
+        "SELECT c.turn, j.outcome FROM current_judgments AS j "
+        "JOIN comparisons AS c ON c.id = j.comparison WHERE c.arm = 'live' ORDER BY j.created_at"
+    )
+
+
+def test_a_conversation_by_keyboard_alone(page, script):
+    script.texts = ["Eight minutes.", "Ask a cook.", "Yes.", "No."]
+    enter(page)
+    expect(page.locator(".live .turns")).to_have_text("Turn 1 of 3")
+    say(page, "How long?")
+    _, a, b = shown(page)
+    assert {a, b} == {"Eight minutes.", "Ask a cook."}
+    page.keyboard.press("2")
+    expect(page.locator(".live .turns")).to_have_text("Turn 2 of 3")
+    talk = page.locator(".live .talk .turn")
+    expect(talk).to_have_count(2)
+    expect(talk.last).to_contain_text(b)
+    expect(page.locator(".live textarea")).to_be_focused()
+    say(page, "And then?")
+    assert shown(page)[0] == "And then?"
+    assert [r.messages[-2].content for r in script.asked[-2:]] == [b + " "] * 2
+    page.keyboard.press("1")
+    expect(page.locator(".live .turns")).to_have_text("Turn 3 of 3")
+    page.keyboard.press("Escape")
+    page.keyboard.press("l")
+    wait_for_pair(page)
+    assert shown(page)[0].startswith("Question number")
+
+
+def test_replies_stream_before_they_are_complete(page, script):
+    script.texts = ["A word and " + "more " * 5, GenerationRefused("It stopped.")]
+    enter(page)
+    page.keyboard.type("How long?")
+    page.keyboard.press("Control+Enter")
+    expect(page.locator(".live .heard")).to_have_text("It stopped.")
+    # The message is kept, so that it can be sent again.
+    expect(page.locator(".live textarea")).to_have_value("How long?")
+    expect(page.locator(".live .talk .turn")).to_have_count(0)
+    script.texts = ["One.", "Two."]
+    page.keyboard.press("Control+Enter")
+    wait_for_pair(page)
+    assert {*shown(page)[1:]} == {"One.", "Two."}
+
+
+def test_undo_brings_the_turn_back(page, script):
+    script.texts = ["One.", "Two."]
+    enter(page)
+    say(page, "How long?")
+    before = shown(page)
+    page.keyboard.press("1")
+    expect(page.locator(".live textarea")).to_be_focused()
+    page.keyboard.press("Escape")
+    page.keyboard.press("z")
+    wait_for_pair(page)
+    assert shown(page) == before
+    page.keyboard.press("9")
+    expect(page.locator(".live .heard")).to_contain_text("Both bad")
+    expect(page.locator(".live textarea")).to_be_hidden()
+    page.get_by_role("button", name="New conversation").click()
+    expect(page.locator(".live textarea")).to_be_focused()
+    expect(page.locator(".live .turns")).to_have_text("Turn 1 of 3")
+
+
+def test_a_reload_continues_the_conversation(page, script):
+    script.texts = ["One.", "Two."]
+    enter(page)
+    say(page, "How long?")
+    before = shown(page)
+    page.reload()
+    wait_for_pair(page)
+    assert shown(page) != before  # the queue's pair
+    expect(page.locator("nav [data-do=live]")).to_be_visible()
+    page.keyboard.press("l")
+    expect(page.locator(".turn.last .text").first).to_have_text("How long?")
+    wait_for_pair(page)
+    assert shown(page) == before
+
+
+def test_training_offers_the_queue(page, script):
+    script.stage = "PPO"
+    page.keyboard.press("l")
+    said = page.locator(".live .heard")
+    expect(said).to_have_text(re.compile("The PPO stage uses the device.*the queue has pairs"))
+    page.get_by_role("button", name="Back to the queue").click()
+    wait_for_pair(page)
+    assert shown(page)[0].startswith("Question number")
+
+
+def test_a_suggestion_becomes_the_message(page):
+    enter(page)
+    offered = page.locator(".live .suggested button")
+    expect(offered).to_have_count(3)
+    text = offered.first.inner_text()
+    offered.first.click()
+    expect(page.locator(".live textarea")).to_have_value(text)
+
+
+def test_without_the_setting_there_is_no_trace_of_it(studio, script):
+    browser, world, server, _ = studio
+    script.live = replace(script.live, replies="off")
+    with desk_page(browser, world, server, add_person(world[0], "quiet")) as page:
+        page.wait_for_load_state("networkidle")
+        expect(page.locator("nav [data-do=live]")).to_be_hidden()
+        page.keyboard.press("l")
+        assert shown(page)[0].startswith("Question number")
+        page.keyboard.press("?")
+        expect(page.locator(".help dl")).not_to_contain_text("Live conversation")
