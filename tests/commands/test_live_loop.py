@@ -77,7 +77,13 @@ def talk(http: httpx.Client) -> list[str]:
 
 def test_two_people_talk_and_the_next_reward_model_learns_from_it(tmp_path: Path) -> None:
     workspace = tmp_path / "w"
-    sets = ["live.replies=reference", f"live.turns={TURNS}", "labeling.labels=24", "seed=1"]
+    sets = [
+        "live.replies=reference",
+        f"live.turns={TURNS}",
+        "labeling.labels=24",
+        "seed=1",
+        "worker.nice=0",
+    ]
     with server_for(workspace, [CONFIGS / "tiny.toml"], sets) as remote:
         wait_for(remote, "labeling", 1)
         with client(remote, "Ann") as ann, client(remote, "Bob") as bob:
