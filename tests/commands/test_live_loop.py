@@ -13,6 +13,7 @@ import httpx
 import pandas as pd
 import pytest
 
+from commands.simulate import stop_workers
 from commands.studio import Remote, server_for
 from pipeline.config.sections import CONFIGS
 from storage.engine.database import Database
@@ -96,6 +97,7 @@ def test_two_people_talk_and_the_next_reward_model_learns_from_it(tmp_path: Path
             label(ann, 12)
             remote.call("train", overrides={})
             wait_for(remote, "done", 2)
+    stop_workers(workspace)  # the loop has already started the third iteration
     assert len(set(made)) == 2 * TURNS
     with Database.open(workspace) as db:
         _check_records(db, made)
