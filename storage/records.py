@@ -79,6 +79,8 @@ Presence = Literal["off", "optional", "required"]
 """Whether the form has a part, and whether a judgment may be without it."""
 SafetyLabel = Literal["safe", "borderline", "unsafe"]
 """The safety of one response by itself, not compared with the other."""
+MAX_EDIT_LENGTH = 20_000
+"""Characters of an edited response."""
 MAX_TAGS = 20
 """Reason tags of one response."""
 MAX_TAG_LENGTH = 60
@@ -314,6 +316,8 @@ class Judgment:
     `shown_swapped` is True if `first` was on the right (B).  `strength` is 1 slightly, 2 clearly or
     3 much better.  `criteria` maps a criterion to first, second or tie.  `reasons` maps first and second
     to the reason tags of that response, `safety` to its `SafetyLabel`.  `comment` is the rationale.
+    `edit` is the preferred response as the annotator improved it, "" if they did not: the edit is
+    better than the preferred response, which is better than the other.
     `replaces` is the id of the annotator's earlier judgment that this one revises.  `guidelines` is the version (digest) of
     the guidelines on the annotator's page, None if unknown.
     """
@@ -328,6 +332,7 @@ class Judgment:
     reasons: Mapping[str, Sequence[str]] = field(default_factory=dict)
     safety: Mapping[str, str] = field(default_factory=dict)
     comment: str = ""
+    edit: str = ""
     milliseconds: int | None = None
     guidelines: str | None = None
     replaces: str | None = None
@@ -339,6 +344,9 @@ class Judgment:
             raise ValueError(f"strength={self.strength} must be 1, 2 or 3")
         if self.strength is not None and self.outcome in ("tie", "both_bad"):
             raise ValueError("strength goes with a preference, not with a tie or both bad")
+        object.__setattr__(self, "edit", self.edit or "")  # None in rows from before the column
+        if self.edit and (self.outcome in ("tie", "both_bad") or not self.edit.strip()):
+            raise ValueError("an edit improves the preferred response: it needs A or B, and a text")
         for name, side in self.criteria.items():
             check_choice("criterion", name, CRITERIA)
             check_choice(f"criterion {name}", side, ("first", "second", "tie"))

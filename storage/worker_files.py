@@ -70,6 +70,21 @@ _GOLD = """
     ORDER BY j.id
 """
 
+# The edit is better than the response that it improves.  Nobody saw the two side by side.
+_EDITS = f"""
+    SELECT j.id AS judgment, j.comparison, c.prompt, p.messages::VARCHAR AS messages,
+           'edit-' || j.id AS first, j.edit AS first_text,
+           CASE j.outcome WHEN 'first' THEN c.first ELSE c.second END AS second,
+           CASE j.outcome WHEN 'first' THEN f.text ELSE s.text END AS second_text,
+           'first' AS outcome, NULL::BIGINT AS strength, j.annotator, a.kind AS annotator_kind,
+           false AS shown_swapped, '{WRITTEN}' AS arm, p.role AS prompt_role, true AS edited
+    {_JOINED}
+    JOIN completions AS f ON f.id = c.first
+    JOIN completions AS s ON s.id = c.second
+    WHERE p.role NOT IN ('held-out', 'audit') AND list_contains($kinds, a.kind) AND j.edit <> ''
+    ORDER BY j.id
+"""
+
 _KINDS = f"""
     SELECT a.kind, count(*) AS n {_JOINED} WHERE p.role <> 'held-out'
     GROUP BY a.kind ORDER BY a.kind
@@ -94,18 +109,36 @@ _DEMONSTRATIONS = """
     FROM completions AS c JOIN prompts AS p ON p.id = c.prompt
     WHERE c.policy = 'demonstrations' AND NOT list_contains($kept_apart, p.role) ORDER BY c.id
 """
+_EDITED_DEMONSTRATIONS = f"""
+    FROM ({_DEMONSTRATIONS}) UNION ALL
+    (SELECT c.prompt, p.messages::VARCHAR, j.edit {_JOINED}
+     WHERE j.edit <> '' AND a.kind = 'person' AND NOT list_contains($kept_apart, p.role)
+     ORDER BY j.id)
+"""
 
 
-def has_demonstrations(db: Database) -> bool:
-    """Whether there are demonstrations for SFT."""
-    return bool(db.read(f"FROM ({_DEMONSTRATIONS}) LIMIT 1", kept_apart=list(KEPT_APART)))
+def _demonstrations(edits: bool) -> str:
+    return _EDITED_DEMONSTRATIONS if edits else _DEMONSTRATIONS
 
 
-def write_demonstrations_input(db: Database, inputs: Path) -> int:
+def has_demonstrations(db: Database, *, edits: bool = False) -> bool:
+    """Whether there are demonstrations for SFT; with `edits`, responses edited by people count."""
+    return bool(db.read(f"FROM ({_demonstrations(edits)}) LIMIT 1", kept_apart=list(KEPT_APART)))
+
+
+def write_demonstrations_input(db: Database, inputs: Path, *, edits: bool = False) -> int:
     """Write examples.parquet for SFT, without held-out and audit prompts; return its number of
-    rows."""
+    rows.  With `edits`, the responses that people edited are demonstrations too."""
     path = inputs / "examples.parquet"
-    return db.copy_to_parquet(_DEMONSTRATIONS, path, kept_apart=list(KEPT_APART))
+    return db.copy_to_parquet(_demonstrations(edits), path, kept_apart=list(KEPT_APART))
+
+
+def write_edits_input(db: Database, inputs: Path, *, kinds: Sequence[AnnotatorKind]) -> int:
+    """Write edits.parquet: pairs of an edited response, which is better, and its original.
+
+    They have the columns of judgments.parquet and `edited`; return their number.
+    """
+    return db.copy_to_parquet(_EDITS, inputs / "edits.parquet", kinds=list(kinds))
 
 
 def write_prompts_input(

@@ -18,11 +18,11 @@ from labeler.html import formulas
 _HERE = Path(__file__).parent
 _SCRIPTS = (
     "texts.js", "outbox.js", "offline.js", "pair-buffer.js", "tabs.js", "view.js", "code.js", "conversation.js",
-    "sides.js", "differences.js", "ring.js", "draft.js", "keys.js", "drawer.js", "counts.js", "live.js", "desk.js", "start.js",
+    "sides.js", "differences.js", "ring.js", "draft.js", "keys.js", "drawer.js", "editor.js", "counts.js", "live.js", "desk.js", "start.js",
 )  # fmt: skip
 _STYLES = (
     "page.css", "ring.css", "layout.css", "text.css", "verdict.css", "dialogs.css", "drawer.css",
-    "live.css",
+    "live.css", "editor.css",
 )  # fmt: skip
 _INCLUDE = re.compile(r"<!-- include ([\w.-]+) -->")
 

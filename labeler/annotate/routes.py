@@ -56,6 +56,7 @@ from storage.labeling import judgments, queue
 from storage.labeling.live import MAX_MESSAGE_LENGTH
 from storage.labeling.own_figures import OwnFigures
 from storage.records import (
+    MAX_EDIT_LENGTH,
     MAX_TAG_LENGTH,
     MAX_TAGS,
     MAX_VIEW_MS,
@@ -127,6 +128,7 @@ class JudgmentBody(ActBody):
     ] = {}
     safety: Annotated[dict[Side, SafetyLabel], BeforeValidator(_with_few_names)] = {}
     comment: Comment = ""
+    edit: Annotated[str, Field(max_length=MAX_EDIT_LENGTH), AfterValidator(_without_nul)] = ""
     milliseconds: int | None = Field(default=None, ge=0, le=MAX_VIEW_MS, strict=True)
     guidelines: Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")] | None = None
     replaces: UUID | None = None

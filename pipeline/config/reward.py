@@ -23,6 +23,11 @@ class RewardConfig(Section):
         "Kinds of annotators whose judgments the reward model learns from; judgments by models must "
         'be named, as in ["person", "model"].',
     )
+    learn_from_edits: bool = setting(
+        False,
+        "Learn also that an edited response is better than its original. Edits never measure a "
+        "model.",
+    )
     tie_model: Literal["auto", "rao_kupper", "davidson", "ordinal", "drop", "half"] = setting(
         "auto",
         "How ties are modeled: with a learned threshold (rao_kupper), learned thresholds for ties "

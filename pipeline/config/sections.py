@@ -121,6 +121,7 @@ class SFTConfig(Section):
     section: ClassVar[str] = "sft"
 
     enabled: bool = setting(True, "Run SFT if demonstrations were imported.")
+    edits: bool = setting(False, "Responses that people edited are demonstrations too.")
     epochs: float = setting(1.0, "Passes over the demonstrations.", above=0)
     lr: float = setting(
         2e-5, "Peak learning rate; after warm-up it decays to zero along a cosine.", above=0

@@ -314,7 +314,9 @@ class Loop:
 
         Otherwise the base model is the reference.
         """
-        return self._config_of(current).sft.enabled and worker_files.has_demonstrations(self._db)
+        return self._config_of(current).sft.enabled and worker_files.has_demonstrations(
+            self._db, edits=self._config_of(current).sft.edits
+        )
 
     def _register_base_model(self, current: Iteration) -> None:
         name = self._config_of(current).model.name

@@ -103,7 +103,9 @@ class Preparation:
     def fill(self, stage: Stage, inputs: Path) -> None:
         """Write the stage's inputs; ValueError if there is nothing to write."""
         fills: Mapping[Stage, Callable[[Path], Any]] = {
-            "sft": lambda inputs: worker_files.write_demonstrations_input(self.db, inputs),
+            "sft": lambda inputs: worker_files.write_demonstrations_input(
+                self.db, inputs, edits=self.config.sft.edits
+            ),
             "sampling": self._plan_sampling,
             "reward": self._write_judgments,
             "policy": self._write_policy_inputs,
@@ -209,6 +211,9 @@ class Preparation:
         snapshot, ids = worker_files.write_judgments_input(
             self.db, inputs, iteration=number, kinds=self.config.reward.learn_from
         )
+        if self.config.reward.learn_from_edits:
+            kinds = self.config.reward.learn_from
+            worker_files.write_edits_input(self.db, inputs, kinds=kinds)
         (inputs / "snapshot.txt").write_text(snapshot)
         record = Snapshot(hash=snapshot, iteration=number, judgments=tuple(ids))
         self.db.write(lambda tx: tx.store(record))
@@ -224,8 +229,10 @@ class Preparation:
             return
         if (run := runs.newest(self.db, number, "reward")) is None:
             raise RuntimeError(f"iteration {number} has no judgment that DPO can learn from")
-        for name in JUDGED:
-            shutil.copy(self.db.workspace / run.directory / "inputs" / name, inputs)
+        written = self.db.workspace / run.directory / "inputs"
+        for name in (*JUDGED, "edits.parquet"):
+            if name in JUDGED or (written / name).exists():  # edits: only if learned from
+                shutil.copy(written / name, inputs)
 
     def _previous(self) -> str | None:
         return iterations.opponent_of(self.current, iterations.before(self.db, self.current))

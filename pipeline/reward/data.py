@@ -39,6 +39,7 @@ class JudgedPair:
 
     `strength` is 1 slightly, 2 clearly, 3 much, or `likelihood.UNSTATED`.  `side` is +1 if `first`
     was on the left and −1 if it was on the right.  `audit`: the prompt has the role audit.
+    `edited`: `first` is an edit of `second`, and nobody saw them as a pair: `side` is 0.
     `arm` is the sampling arm of the comparison.
     """
 
@@ -55,6 +56,7 @@ class JudgedPair:
     annotator: str
     side: int
     audit: bool = False
+    edited: bool = False
     comparison: str = ""
     arm: Arm = "imported"
 
@@ -83,7 +85,9 @@ def job_pairs(
         skip=job.config.model.long_rows == "skip",
         warn=warn,
     )
-    return read_pairs(directory.inputs / "judgments.parquet", chat, limits)
+    pairs = read_pairs(directory.inputs / "judgments.parquet", chat, limits)
+    edits = directory.inputs / "edits.parquet"  # written if reward.learn_from_edits is set
+    return [*pairs, *(read_pairs(edits, chat, limits) if edits.exists() else ())]
 
 
 def read_pairs(path: Path, chat: ChatTokenizer, limits: LengthLimits) -> list[JudgedPair]:
@@ -118,7 +122,8 @@ def read_pairs(path: Path, chat: ChatTokenizer, limits: LengthLimits) -> list[Ju
                 outcome=OUTCOME_CODES[row["outcome"]],
                 strength=UNSTATED if pd.isna(row["strength"]) else int(row["strength"]),
                 annotator=row["annotator"],
-                side=-1 if row["shown_swapped"] else 1,
+                side=0 if row.get("edited") else -1 if row["shown_swapped"] else 1,
+                edited=bool(row.get("edited", False)),
                 audit=row.get("prompt_role") == "audit",
                 comparison=row.get("comparison", ""),
                 arm=row.get("arm", "imported"),
@@ -160,11 +165,12 @@ def split_by_prompt(
 
     Judgments of one prompt resemble each other; splitting by judgment overstates accuracy by ten
     points or more.  `validation_prompts` selects the prompts and raises ValueError if there is
-    nothing to learn or measure.
+    nothing to learn or measure.  Edits on held-out prompts are in neither list.
     """
-    held_out = validation_prompts(by_prompt(pairs), share=held_out_share, seed=seed)
+    judged = [pair for pair in pairs if not pair.edited]
+    held_out = validation_prompts(by_prompt(judged), share=held_out_share, seed=seed)
     train = [pair for pair in pairs if pair.prompt not in held_out]
-    return train, [pair for pair in pairs if pair.prompt in held_out]
+    return train, [pair for pair in judged if pair.prompt in held_out]
 
 
 def by_prompt(pairs: Sequence[JudgedPair]) -> dict[str, PromptJudgments]:
@@ -197,7 +203,7 @@ def split_for_stopping(
     more = max(0, round(share * len(prompts)) - len(audit))
     for outside in (audit | set(others[:more]), audit):
         learned = [pair for pair in train if pair.prompt not in outside]
-        audit_set = [pair for pair in train if pair.prompt in outside]
+        audit_set = [pair for pair in train if pair.prompt in outside and not pair.edited]
         if (len(audit_set) >= least or outside == audit) and any(pair.decisive for pair in learned):
             return learned, audit_set
     return list(train), []
@@ -250,7 +256,7 @@ def resolved(config: RewardConfig, pairs: Sequence[JudgedPair]) -> RewardConfig:
     """
     if config.tie_model != "auto":
         return config
-    strengths = [pair.strength for pair in pairs if pair.decisive]
+    strengths = [pair.strength for pair in pairs if pair.decisive and not pair.edited]
     stated = sum(strength != UNSTATED for strength in strengths)
     ordinal = strengths and 2 * stated >= len(strengths) and not config.margin
     return replace(config, tie_model="ordinal" if ordinal else "rao_kupper")

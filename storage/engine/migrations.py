@@ -169,6 +169,11 @@ def m009_live(connection: Connection) -> None:
     connection.execute("ALTER TABLE comparisons ADD COLUMN turn INTEGER")
 
 
+def m010_edit(connection: Connection) -> None:
+    """The preferred response as the annotator improved it."""
+    connection.execute("ALTER TABLE judgments ADD COLUMN edit VARCHAR")
+
+
 _ORDER = """
     SELECT id, row_number() OVER (ORDER BY created_at, id) AS seq FROM (
         SELECT id, created_at FROM judgments UNION ALL
@@ -186,6 +191,7 @@ MIGRATIONS: tuple[Migration, ...] = (
     m007_checks,
     m008_form,
     m009_live,
+    m010_edit,
 )
 
 # `journal_bytes`: the length of the journal that is applied, written in each group's transaction.

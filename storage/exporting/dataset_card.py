@@ -10,7 +10,14 @@ from itertools import chain
 from typing import get_args
 
 from storage.analysis.agreement import Agreement
-from storage.exporting.formats import DatasetRow, ExportedJudgment, Format, Ties, schema
+from storage.exporting.formats import (
+    EDIT_FORMATS,
+    DatasetRow,
+    ExportedJudgment,
+    Format,
+    Ties,
+    schema,
+)
 from storage.exporting.writing import is_formula
 from storage.records import Arm, Message
 
@@ -22,6 +29,8 @@ _TITLES = {
     "trl": "Preference pairs as text (TRL, standard format, explicit prompt)",
     "trl-conversational": "Preference pairs as chat messages (TRL, conversational format)",
     "trl-unpaired": "Completions labeled good or bad (TRL, unpaired preference, standard format)",
+    "trl-edits": "Responses edited by people, preferred to the originals (TRL, conversational format)",
+    "sft": "Conversations with a response edited by a person (TRL, language modeling)",
     "raw": "Judgments in their original form, one row each",
 }
 _COLUMNS = {
@@ -52,6 +61,7 @@ _COLUMNS = {
     "reasons": "the annotator's reason tags of each response, by a and b",
     "safety": "the safety label of each response, by a and b: safe, borderline or unsafe",
     "comment": "free text by the annotator",
+    "edit": "the preferred response as the annotator improved it; empty if they did not",
     "guidelines": "the version of the guidelines on the annotator's page; empty if not known",
     "milliseconds": "time from the display of the pair to the answer",
     "shown_swapped": "whether the response stored first was shown on the right",
@@ -176,6 +186,8 @@ def _columns(format: Format, ties: Ties) -> str:
 def _ties(format: Format, ties: Ties, left_out: Mapping[str, int]) -> str:
     if format == "raw":
         text = "Ties and both-bad judgments are in the data with their own outcome."
+    elif format in EDIT_FORMATS:
+        text = "Only judgments with an edited response are in the data; they all prefer a response."
     elif format == "trl-unpaired":
         text = f"{_UNPAIRED_TIES[ties]} In a both-bad judgment both responses are false."
     else:

@@ -21,6 +21,7 @@ from storage.engine.database import Database
 from storage.errors import writing_to
 from storage.exporting.dataset_card import MARK, Contents, render_card
 from storage.exporting.formats import (
+    EDIT_FORMATS,
     DatasetRow,
     Format,
     Ties,
@@ -51,7 +52,7 @@ _JUDGED = """
            CASE WHEN sm.role = 'external' THEN sm.name ELSE s.policy END AS second_model,
            j.annotator, a.kind AS annotator_kind, j.outcome, j.shown_swapped, j.strength,
            j.criteria::VARCHAR AS criteria, j.reasons::VARCHAR AS reasons,
-           j.safety::VARCHAR AS safety, j.comment, j.milliseconds, j.guidelines,
+           j.safety::VARCHAR AS safety, j.comment, coalesce(j.edit, '') AS edit, j.milliseconds, j.guidelines,
            w.created_at AS withdrawn_at,
            CASE WHEN w.id IS NOT NULL THEN 'withdrawn'
                 WHEN later.id IS NOT NULL THEN 'revised' ELSE 'current' END AS status,
@@ -282,6 +283,8 @@ class _Dataset:
             return "there are no judgments to export yet"
         if others := self._left_out():
             return f"nothing is left to export: {'; '.join(others)}"
+        if self._format in EDIT_FORMATS:
+            return "nothing is left to export: nobody has edited a response"
         return (
             f"nothing is left to export: all {self.contents.outcomes.total()} judgments are ties or "
             "both bad, which this export drops; split or keep ties"

@@ -15,7 +15,9 @@ both bad             as a tie                 both false             outcome bot
                      (``outcome``=both_bad)   (with any ``ties``)
 ===================  =======================  =====================  =========================
 
-Raw rows have the outcome itself, so `ties` has no effect there.
+Raw rows have the outcome itself, so `ties` has no effect there.  Two formats have the responses that
+people edited: `trl-edits` has the edit as chosen, once before the preferred response and once before
+the other, and `sft` has the conversation with the edit.  Other judgments have no row in them.
 """
 
 from __future__ import annotations
@@ -32,7 +34,9 @@ import pyarrow as pa
 from storage.records import CRITERIA, Message, Outcome, as_messages, digest
 from storage.sides import screen_outcome, screen_sides
 
-Format = Literal["trl", "trl-conversational", "trl-unpaired", "raw"]
+Format = Literal["trl", "trl-conversational", "trl-unpaired", "trl-edits", "sft", "raw"]
+EDIT_FORMATS: tuple[Format, ...] = ("trl-edits", "sft")
+"""Formats of edited responses."""
 Ties = Literal["drop", "split", "keep"]
 DatasetRow = dict[str, Any]
 
@@ -64,6 +68,7 @@ class ExportedJudgment:
     reasons: Mapping[str, list[str]]
     safety: Mapping[str, str]
     comment: str
+    edit: str
     milliseconds: int | None
     guidelines: str | None
     created_at: datetime
@@ -104,6 +109,10 @@ def schema(format: Format, ties: Ties) -> pa.Schema:
     """The columns of a format; `ties` = keep adds `outcome` to the formats of pairs."""
     if format == "raw":
         return _RAW
+    if format == "sft":
+        return pa.schema([("messages", _CHAT)])
+    if format == "trl-edits":
+        return pa.schema([(name, _CHAT) for name in ("prompt", "chosen", "rejected")])
     if format == "trl-unpaired":
         return pa.schema(
             [("prompt", pa.string()), ("completion", pa.string()), ("label", pa.bool_())]
@@ -139,6 +148,7 @@ _RAW = pa.schema(
         ("reasons", pa.struct([(side, pa.list_(pa.string())) for side in "ab"])),
         ("safety", pa.struct([(side, pa.string()) for side in "ab"])),
         ("comment", pa.string()),
+        ("edit", pa.string()),
         ("milliseconds", pa.int64()),
         ("guidelines", pa.string()),
         ("shown_swapped", pa.bool_()),
@@ -154,6 +164,10 @@ def row_maker(format: Format, ties: Ties) -> Callable[[ExportedJudgment], list[D
     """The function that turns one judgment into the rows of a format (see the module's table)."""
     if format == "raw":
         return _raw_rows
+    if format == "sft":
+        return _sft_rows
+    if format == "trl-edits":
+        return _edit_rows
     if format == "trl-unpaired":
         return lambda judged: _unpaired_rows(judged, ties)
     say = _chat_row if format == "trl-conversational" else _text_row
@@ -207,6 +221,18 @@ def _unpaired_rows(judged: ExportedJudgment, ties: Ties) -> list[DatasetRow]:
         labels = [(first, True), (second, True)]
     prompt = prompt_text(judged.messages)
     return [{"prompt": prompt, "completion": text, "label": label} for text, label in labels]
+
+
+def _sft_rows(judged: ExportedJudgment) -> list[DatasetRow]:
+    if not judged.edit:
+        return []
+    return [{"messages": _chat([*judged.messages, Message("assistant", judged.edit)])}]
+
+
+def _edit_rows(judged: ExportedJudgment) -> list[DatasetRow]:
+    if not judged.edit:
+        return []
+    return [_chat_row(judged, judged.edit, text, None) for text in judged.won_and_lost()]
 
 
 def _raw_rows(judged: ExportedJudgment) -> list[DatasetRow]:

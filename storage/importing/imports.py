@@ -67,7 +67,7 @@ _JUDGMENT_COLUMNS = (
     *("outcome", "strength", "comment", "created_at", "model_a", "model_b", "item", "id"),
     *("comparison", "shown_swapped", "criteria", "milliseconds", "replaces", "withdrawn_at"),
     *("prompt_role", "annotator_kind", "guidelines", "arm", "expected", "repeats"),
-    *("reasons", "safety"),
+    *("reasons", "safety", "edit"),
     *("conversation", "turn"),
     # In raw exports; an import ignores them.
     *("status", "iteration"),
@@ -333,6 +333,7 @@ def _judgment_vote(cells: Cells, *, role: PromptRole, source: str) -> Vote:
         reasons=cells.lists("reasons"),
         safety=cells.mapping("safety"),
         comment=cells.text("comment", ""),
+        edit=cells.text("edit", ""),
         milliseconds=cells.integer("milliseconds", low=0, high=MAX_VIEW_MS),
         guidelines=cells.name("guidelines", "") or None,
         created_at=cells.time("created_at"),

@@ -340,6 +340,7 @@ class _Planner:
             reasons=canonical_sides(vote.reasons, shown_swapped=not a_is_first),
             safety=canonical_sides(vote.safety, shown_swapped=not a_is_first),
             comment=vote.comment,
+            edit=vote.edit,
             milliseconds=vote.milliseconds,
             guidelines=vote.guidelines,
             created_at=vote.created_at or self._when,

@@ -66,6 +66,7 @@ class Vote:
     reasons: Mapping[str, Sequence[str]] = field(default_factory=dict)
     safety: Mapping[str, str] = field(default_factory=dict)
     comment: str = ""
+    edit: str = ""
     milliseconds: int | None = None
     guidelines: str | None = None
     created_at: datetime | None = None
@@ -95,7 +96,7 @@ class Vote:
         said = [self.outcome, self.strength, self.criteria, self.comment, self.milliseconds]
         if self.guidelines is not None:  # rows of earlier versions keep their ids
             said.append(self.guidelines)
-        said += [each for each in (self.reasons, self.safety) if each]
+        said += [each for each in (self.reasons, self.safety, self.edit) if each]
         # Includes which text was on the left: a vote with swapped sides is a different vote.
         shown = digest(self.a.text, self.b.text) if self.sides_known else ""
         when = self.created_at.isoformat() if self.created_at else ""

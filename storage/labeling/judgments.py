@@ -44,6 +44,11 @@ _LATEST = f"""
 _WHOSE = f"SELECT kind, comparison, annotator FROM ({_ACTS}) WHERE id = $id"
 _WITHDRAWAL = "SELECT * FROM withdrawals WHERE id = $id"
 _WITHDRAWN = "SELECT 1 FROM withdrawals WHERE replaces = $id"
+_TEXTS = """
+    SELECT f.text AS first, s.text AS second FROM comparisons AS c
+    JOIN completions AS f ON f.id = c.first JOIN completions AS s ON s.id = c.second
+    WHERE c.id = $id
+"""
 _FLAG = "SELECT * FROM flags WHERE id = $id"
 _FLAGS_OF = "SELECT count(*) AS flags FROM open_flags WHERE annotator = $annotator"
 
@@ -64,6 +69,7 @@ def judgment_operation(
     reasons: Mapping[str, Sequence[str]] | None = None,
     safety: Mapping[str, str] | None = None,
     comment: str = "",
+    edit: str = "",
     milliseconds: int | None = None,
     guidelines: str | None = None,
     replaces: str | None = None,
@@ -97,6 +103,7 @@ def judgment_operation(
             reasons=tags,
             safety=labels,
             comment=comment,
+            edit=edit,
             milliseconds=milliseconds,
             guidelines=guidelines,
             replaces=current,
@@ -107,9 +114,17 @@ def judgment_operation(
                 f"your judgment {replaces!r} of this comparison is not the current one: it was "
                 "revised or undone, perhaps in another tab; reload the page"
             )
+        if edit:
+            _require_changed(tx, judgment)
         return _store_once(tx, item, judgment)
 
     return operation
+
+
+def _require_changed(tx: Transaction, judgment: Judgment) -> None:
+    texts = tx.rows(_TEXTS, id=judgment.comparison)[0]
+    if judgment.edit.strip() == texts[judgment.outcome].strip():
+        raise ValueError("the edit is the response itself: send the judgment without it")
 
 
 def skip(db: Database, *, id: str, comparison: str, annotator: str) -> Skip:
@@ -263,6 +278,7 @@ _USED = "the id {id!r} is already used for other content; use a new one"
 # Fields that must be equal in a repeated act; times and `replaces` may differ.
 _CONTENT = (
     *("comparison", "annotator", "outcome", "strength", "criteria", "reasons", "safety", "comment"),
+    "edit",
 )
 
 

@@ -80,6 +80,7 @@ class OwnJudgment:
     reasons: dict[str, list[str]]
     safety: dict[str, str]
     comment: str
+    edit: str
     milliseconds: int | None
     guidelines: str | None
     created_at: datetime
@@ -120,6 +121,7 @@ def own_judgment(db: Database, annotator: str, id: str) -> OwnJudgment:
         reasons=screen_sides(json.loads(row["reasons"] or "{}"), shown_swapped=swapped),
         safety=screen_sides(json.loads(row["safety"] or "{}"), shown_swapped=swapped),
         comment=row["comment"] or "",
+        edit=row["edit"] or "",
         milliseconds=row["milliseconds"],
         guidelines=row["guidelines"],
         created_at=row["created_at"],

@@ -71,6 +71,10 @@ class Desk {
       ready: (pair) => this.buffer.putBack(pair),
       unsaved: (comparison) => this.outbox.waiting.some(({ body }) => body.comparison === comparison),
     });
+    this.editor = new Editor({
+      send: (outcome, by, edit) => this.judge(outcome, by, edit),
+      changed: (edits) => this.draft.setEdits(edits),
+    });
     showPerson(person);
     showProgress(progress);
     this.wire();
@@ -237,8 +241,9 @@ class Desk {
     this.show(); // last: without a pair, it shows whether more have been requested
   }
 
-  // `by`: the strength that a step of the scale states; otherwise it was chosen before.
-  judge(outcome, by) {
+  // `by`: the strength that a step of the scale states; otherwise it was chosen before.  `edit`: the
+  // preferred response, improved; a revision with the same outcome keeps the earlier one.
+  judge(outcome, by, edit) {
     const said = this.draft.read();
     const strength = by ?? (this.form.scale === "two-step" ? said.strength : null);
     const prefers = outcome === "a" || outcome === "b";
@@ -247,13 +252,15 @@ class Desk {
     }
     const missing = this.missingPart(said);
     if (missing) {
-      this.unsent = [outcome, by];
+      this.unsent = [outcome, by, edit];
       this.goTo(missing);
       return this.tell(MISSING[missing]);
     }
     const body = { outcome, milliseconds: this.stopwatch.read() };
     const earlier = this.buffer.current?.revises;
     if (earlier) body.replaces = earlier.id;
+    const improved = edit || (earlier?.outcome === outcome ? earlier.edit : "");
+    if (improved) body.edit = improved;
     if (prefers && strength) body.strength = strength;
     for (const part of PARTS) if (Object.keys(said[part]).length) body[part] = said[part];
     const { version } = $(".guidelines").dataset;
@@ -263,9 +270,20 @@ class Desk {
     let [what, inShort] = [judgmentInWords(body), judgmentInShort(body)];
     if (lost) what = t("{judgment}, without the strength “{strength}”", { judgment: what, strength: lost });
     if (lost) inShort = t("{judgment}, no strength", { judgment: inShort });
+    if (improved) [what, inShort] = [what, inShort].map((judgment) => t("{judgment}, edited", { judgment }));
     if (earlier) [what, inShort] = [what, inShort].map((judgment) => t("{judgment} (changed)", { judgment }));
     this.act("/label/api/judgments", body, what, inShort);
     flash(outcome);
+  }
+
+  edit() {
+    const pair = this.buffer.current;
+    if (!pair) return;
+    const { edits, strength } = this.draft.read();
+    const { outcome, edit } = pair.revises ?? {};
+    const before = edit ? { [outcome]: edit } : {};
+    const side = ["a", "b"].includes(outcome) ? outcome : null;
+    this.editor.open(pair, { edits: { ...before, ...edits }, side, strength, required: this.form.strength === "required" });
   }
 
   // The required part that the draft lacks, if any.
@@ -345,8 +363,8 @@ class Desk {
   // Undo of a revision: the earlier judgment is given again, as a revision of its own, because stored
   // judgments never change and a withdrawal would leave the pair without one.
   restore({ id: replaces, pair }) {
-    const { outcome, strength, criteria, reasons, safety, comment, milliseconds, guidelines } = pair.revises;
-    const body = { id: newId(), comparison: pair.id, outcome, replaces, comment, criteria, reasons, safety };
+    const { outcome, strength, criteria, reasons, safety, comment, edit, milliseconds, guidelines } = pair.revises;
+    const body = { id: newId(), comparison: pair.id, outcome, replaces, comment, edit, criteria, reasons, safety };
     if (strength) body.strength = strength;
     if (milliseconds !== null) body.milliseconds = milliseconds;
     if (guidelines) body.guidelines = guidelines;
@@ -477,6 +495,7 @@ class Desk {
       skip: () => this.skip(),
       shortcuts: () => this.toggleShortcuts(),
       flag: () => this.flag(),
+      edit: () => this.edit(),
       details: () => this.toggleDetails(),
       plain: () => this.toggleTexts("plain"),
       differences: () => this.toggleTexts("differences"),
@@ -513,7 +532,7 @@ class Desk {
     this.toggleDetails(recall("details") === "true");
   }
 
-  wireKeys({ live, undo, skip, flag, details, plain, differences, judgments, guidelines, help }) {
+  wireKeys({ live, undo, skip, flag, edit, details, plain, differences, judgments, guidelines, help }) {
     for (const side of ["a", "b"]) {
       for (const [by, word] of Object.entries(STRENGTHS)) {
         keys.bind({ [`${side}-${word}`]: () => this.judge(side, Number(by)) });
@@ -531,7 +550,7 @@ class Desk {
       ...Object.fromEntries(PARTS.map((part) => [part, () => this.goTo(part)])),
       jump: jumpToResponses,
       switch: () => sides.toggle(),
-      ...{ live, undo, skip, flag, details, plain, differences, judgments, guidelines, help },
+      ...{ live, undo, skip, flag, edit, details, plain, differences, judgments, guidelines, help },
     });
     const own = `shortcuts.${this.person.id}`;
     keys.restore(recall(own), (text) => remember(own, text));
@@ -564,7 +583,8 @@ class Desk {
     const writing = event.target.closest("textarea");
     if (!writing || event.repeat) return;
     event.preventDefault();
-    if (writing.form) writing.form.requestSubmit(writing.form.querySelector("button.strong"));
+    if (writing.closest(".editor")) writing.form.requestSubmit();
+    else if (writing.form) writing.form.requestSubmit(writing.form.querySelector("button.strong"));
     else this.sendComment();
   }
 

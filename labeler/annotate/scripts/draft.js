@@ -1,7 +1,7 @@
 // The annotator's unsent input for a pair besides the outcome: strength, criteria, reason tags, safety
-// labels and comment.
+// labels, comment and unsent edits of the responses, by side.
 
-const EMPTY = { strength: null, criteria: {}, reasons: {}, safety: {}, comment: "" };
+const EMPTY = { strength: null, criteria: {}, reasons: {}, safety: {}, comment: "", edits: {} };
 const SAFETY = { safe: t("Safe"), borderline: t("Borderline"), unsafe: t("Unsafe") };
 const PARTS = ["criteria", "reasons", "safety", "comment"]; // of the details, beside the strength
 const FORGET = 7 * 24 * 3600 * 1000; // milliseconds after which a draft is deleted
@@ -15,7 +15,7 @@ class Drafts {
   }
 
   keep(pair, said) {
-    const empty = !said.strength && PARTS.every((part) => !Object.keys(said[part]).length);
+    const empty = !said.strength && [...PARTS, "edits"].every((part) => !Object.keys(said[part]).length);
     if (empty) return this.forget(pair);
     this.kept.set(pair.id, said);
     this.store(() => localStorage.setItem(this.prefix + pair.id, JSON.stringify({ ...said, at: Date.now() })));
@@ -135,14 +135,20 @@ class Draft {
     this.changed();
   }
 
+  setEdits(edits) {
+    this.edits = { ...edits };
+    this.changed();
+  }
+
   read() {
-    const { strength, criteria, reasons, safety } = this;
-    return structuredClone({ strength, criteria, reasons, safety, comment: $(".comment textarea").value.trim() });
+    const { strength, criteria, reasons, safety, edits } = this;
+    const comment = $(".comment textarea").value.trim();
+    return structuredClone({ strength, criteria, reasons, safety, comment, edits });
   }
 
   restore(said) {
-    const { strength, criteria, reasons, safety, comment } = structuredClone(said);
-    Object.assign(this, { strength, criteria, reasons, safety });
+    const { comment, ...others } = structuredClone({ ...EMPTY, ...said });
+    Object.assign(this, others);
     $(".comment textarea").value = comment;
     this.show();
   }

@@ -20,6 +20,7 @@ const ACTIONS = [
   { id: "slightly", label: t("Slightly better (press before A or B)"), key: "u", scale: "two-step" },
   { id: "clearly", label: t("Clearly better (press before A or B)"), key: "i", scale: "two-step" },
   { id: "much", label: t("Much better (press before A or B)"), key: "o", scale: "two-step" },
+  { id: "edit", label: t("Edit the better response"), key: "e", answers: true },
   { id: "skip", label: t("Skip a pair that you cannot judge"), key: "s", answers: true },
   { id: "flag", label: t("Flag a pair that should not be here"), key: "f", answers: true },
   { id: "undo", label: t("Undo the last action"), key: "z" },

@@ -37,6 +37,8 @@ FORMATS = (
     ("TRL preference pairs", "trl"),
     ("TRL, conversational", "trl-conversational"),
     ("TRL, unpaired (for KTO)", "trl-unpaired"),
+    ("Edited responses as preference pairs", "trl-edits"),
+    ("Edited responses as demonstrations (SFT)", "sft"),
     ("Raw: one row per judgment", "raw"),
 )
 TIES = (

@@ -63,6 +63,11 @@ def test_no_state_violates_a_rule(browser, world, server, width, scheme):
             expect(page.locator(dialog)).to_be_visible()
             assert violations(page) == [], dialog
             page.keyboard.press("Escape")
+        page.keyboard.press("e")
+        page.locator(".editor").get_by_role("radio", name="A", exact=True).check()
+        page.locator(".editor textarea").fill("yes, and more")
+        assert violations(page) == [], "editor"
+        page.keyboard.press("Escape")
         for menu in (".more", ".menu"):
             page.locator(f"{menu} summary").click()
             assert violations(page) == [], menu

@@ -238,6 +238,7 @@ def test_own_judgments_are_listed_and_read_by_their_annotator_only(client, world
         reasons={"b": ["wrong"]},
         safety={"a": "safe", "b": "unsafe"},
         comment="so",
+        edit="improved",
         milliseconds=7,
         guidelines="0" * 16,
     )

@@ -392,7 +392,7 @@ def test_items_of_an_older_workspace_and_of_a_rebuilt_one_are_found(tmp_path: Pa
             db.write(lambda tx, later=later: tx.execute(f"DROP TABLE {later}"))
         for acts in ("judgments", "skips", "flags"):
             db.write(lambda tx, acts=acts: tx.execute(f"ALTER TABLE {acts} DROP COLUMN seq"))
-        for later in ("guidelines", "reasons", "safety"):
+        for later in ("guidelines", "reasons", "safety", "edit"):
             sql = f"ALTER TABLE judgments DROP COLUMN {later}"
             db.write(lambda tx, sql=sql: tx.execute(sql))
         for later in ("TABLE checks", "VIEW standing_judgments", "VIEW current_judgments"):

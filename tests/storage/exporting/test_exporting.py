@@ -19,7 +19,7 @@ import pytest
 
 from storage.engine.database import Database
 from storage.exporting.exports import Destination, export
-from storage.exporting.formats import Format, Ties
+from storage.exporting.formats import EDIT_FORMATS, Format, Ties
 from storage.importing.imports import import_judgments, import_preferences
 from storage.records import (
     Annotator,
@@ -73,7 +73,7 @@ def records() -> Iterator[Any]:
     yield judgment(
         "j0", "c-0", "second", swapped=True, strength=2, criteria={"helpful": "second"},
         reasons={"second": ["too long"]}, safety={"first": "safe", "second": "unsafe"},
-        comment='say "why",\nplease', milliseconds=1234, guidelines="f" * 16,
+        comment='say "why",\nplease', edit="better", milliseconds=1234, guidelines="f" * 16,
     )  # fmt: skip
     yield judgment("j1", "c-1", "tie")
     yield judgment("j2", "c-2", "both_bad", swapped=True)
@@ -198,7 +198,7 @@ def test_raw_has_one_row_a_judgment_as_it_was_on_the_screen(db: Database, tmp_pa
         "outcome": "a", "strength": 2,
         "criteria": {"helpful": "a", "truthful": None, "harmless": None, "clear": None},
         "reasons": {"a": ["too long"], "b": None}, "safety": {"a": "unsafe", "b": "safe"},
-        "comment": 'say "why",\nplease', "milliseconds": 1234, "guidelines": "f" * 16, "shown_swapped": True,
+        "comment": 'say "why",\nplease', "edit": "better", "milliseconds": 1234, "guidelines": "f" * 16, "shown_swapped": True,
         "status": "current", "replaces": None, "withdrawn_at": None,
         "created_at": "2026-05-01T12:00:00+00:00",
     }  # fmt: skip
@@ -344,7 +344,7 @@ def test_all_formats_in_all_file_types_say_the_same(db: Database, tmp_path: Path
         assert counts == {len(lines)} == {len(table)}
         assert list(table.columns) == list(lines[0])
         column = "completion" if format == "trl-unpaired" else "prompt"
-        if format != "trl-conversational":
+        if format not in ("trl-conversational", *EDIT_FORMATS):  # these have chats
             assert list(table[column]) == [row[column] for row in lines]
             assert list(pd.read_csv(tmp_path / "x.csv")[column]) == list(table[column])
 
