@@ -98,6 +98,8 @@ def test_a_person_chooses_a_language_and_keeps_it_in_another_browser(browser, wo
             page.locator(".language select").select_option("ar")
         wait_for_pair(page)
         assert page.locator("html").get_attribute("dir") == "rtl"
+        first, second = (page.locator(f".response.{side}").bounding_box()["x"] for side in "ab")
+        assert first > second  # reading begins at the right
         expect(page.locator("[data-do=skip]")).to_contain_text(arabic["Skip"])
         page.keyboard.press("1")
         expect(page.locator(".announcer")).to_contain_text(arabic["A is better"])
