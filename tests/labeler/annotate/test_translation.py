@@ -61,7 +61,7 @@ def test_a_browser_asks_for_its_languages_in_order(header, language):
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory):
-    with workspace(tmp_path_factory.mktemp("languages"), plain_pairs(40)) as db:
+    with workspace(tmp_path_factory.mktemp("languages"), plain_pairs(200)) as db:
         app = make_app(db, accounts_required=True)
         with serving(app) as server:
             yield (db, app), server
