@@ -53,6 +53,9 @@ def import_command(
     gold: Annotated[
         File, typer.Option(help="Pairs with a known answer, to check annotators.")
     ] = None,
+    practice: Annotated[
+        File, typer.Option(help="Pairs with an answer and an explanation, for practice.")
+    ] = None,
     role: Annotated[str | None, typer.Option(help="One role for all new prompts.")] = None,
     skip_bad: Annotated[
         bool, typer.Option(help="Import the good rows, and list the bad ones.")
@@ -64,11 +67,11 @@ def import_command(
 ) -> None:
     """Import prompts, demonstrations, judgments, pairs or gold pairs; each file in full or not at all."""
     given = {"prompts": prompts, "sft": sft, "judgments": judgments}
-    given |= {"preferences": preferences, "pairs": pairs, "gold": gold}
+    given |= {"preferences": preferences, "pairs": pairs, "gold": gold, "practice": practice}
     chosen = {kind: file for kind, file in given.items() if file}
     if not chosen:
         raise ValueError(
-            "name a file: --prompts, --sft, --judgments, --preferences, --pairs or --gold FILE"
+            "name a file: --prompts, --sft, --judgments, --preferences, --pairs, --gold or --practice FILE"
         )
     if role and sft:
         raise ValueError("demonstrations have the role sft; import them without --role")

@@ -33,6 +33,7 @@ _IMPORTERS: dict[str, Callable[..., imports.ImportReport]] = {
     "preferences": imports.import_preferences,
     "pairs": imports.import_pairs,
     "gold": imports.import_gold,
+    "practice": imports.import_practice,
 }
 
 
@@ -98,7 +99,7 @@ class Commands:
 
     def _import(
         self,
-        kind: Literal["prompts", "sft", "judgments", "preferences", "pairs", "gold"],
+        kind: Literal["prompts", "sft", "judgments", "preferences", "pairs", "gold", "practice"],
         file: str,
         skip_bad: bool = False,
         skip_long: bool = False,

@@ -39,9 +39,9 @@ RunStatus = Literal["running", "succeeded", "failed", "cancelled"]
 Arm = Literal[
     "random", "previous", "reference", "repeated", "imported", "written",
     "bald", "uncertainty", "d_optimal",
-    "gold", "reask", "live",
+    "gold", "reask", "practice", "live",
 ]  # fmt: skip
-CheckKind = Literal["gold", "reask"]
+CheckKind = Literal["gold", "reask", "practice"]
 
 WRITTEN: Arm = "written"
 """Pairs that were written elsewhere to be judged here.  They belong to no iteration (their number
@@ -281,7 +281,8 @@ class Comparison:
 class Check:
     """Why a comparison measures annotators; its arm is `kind`.
 
-    A gold pair has a known `answer`, and any annotator may get it.  A re-ask belongs to one
+    A gold pair has a known `answer`, and any annotator may get it.  So does a practice pair, whose
+    `explanation` the annotator sees after answering it.  A re-ask belongs to one
     `annotator`, who gave `judgment` on the comparison `source` before, with the sides swapped.  The
     `source` of a gold pair is the comparison whose judgments agree, None for an imported pair.  A
     pair that is not `active` is not served any more.
@@ -294,6 +295,7 @@ class Check:
     judgment: str | None = None
     source: str | None = None
     active: bool = True
+    explanation: str = ""
     created_at: datetime = field(default_factory=now)
 
     def __post_init__(self) -> None:
@@ -303,6 +305,8 @@ class Check:
                 raise ValueError("a re-ask needs its annotator, judgment and source")
         elif self.answer not in ("first", "second"):
             raise ValueError(f"answer={self.answer!r} must be first or second")
+        elif self.kind == "practice" and not self.explanation.strip():
+            raise ValueError("a practice pair needs an explanation")
 
 
 MAX_VIEW_MS = 7 * 24 * 3600 * 1000

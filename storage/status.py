@@ -10,12 +10,19 @@ from dataclasses import dataclass
 
 from storage import worker_files
 from storage.analysis.agreement import Agreement, agreement
-from storage.analysis.checks import CheckResult, active_gold, check_results, in_all
+from storage.analysis.checks import (
+    CheckResult,
+    PracticeState,
+    active,
+    check_results,
+    in_all,
+    practice_state,
+)
 from storage.engine.database import Database
 from storage.labeling import gold
 from storage.records import Iteration, ModelRole, Phase, Run, RunStatus, Stage
 from storage.reports import from_json
-from storage.tables import annotators, iterations, models, prompts, runs
+from storage.tables import annotators, iterations, models, prompts, runs, settings
 
 _COUNTS = """
     SELECT (SELECT count(*) FROM current_judgments) AS judgments,
@@ -62,6 +69,8 @@ class AnnotatorCheckFigures:
     name: str
     gold: CheckFigures
     reask: CheckFigures
+    practice: CheckFigures
+    practice_state: PracticeState
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,6 +81,9 @@ class ChecksStatus:
     """Those that annotators can get."""
     gold_candidates: int
     """Pairs that could become gold pairs."""
+    practice_pairs: int
+    practice_asked: bool
+    """Whether annotators first judge the practice pairs."""
     gold: CheckFigures
     """Of all annotators together."""
     reask: CheckFigures
@@ -157,11 +169,14 @@ def status(db: Database) -> Status:
 
 
 def _checks(db: Database) -> ChecksStatus:
-    results = check_results(db)
+    results, plan = check_results(db), settings.check_plan_of(db)
+    practice_pairs = active(db, "practice")
     together = in_all(results)
     return ChecksStatus(
-        gold_pairs=active_gold(db),
+        gold_pairs=active(db, "gold"),
         gold_candidates=gold.candidates(db),
+        practice_pairs=practice_pairs,
+        practice_asked=plan.practice,
         gold=_check_figures(together.gold),
         reask=_check_figures(together.reask),
         annotators=tuple(
@@ -169,6 +184,10 @@ def _checks(db: Database) -> ChecksStatus:
                 name=person.name,
                 gold=_check_figures(results[person.id].gold),
                 reask=_check_figures(results[person.id].reask),
+                practice=_check_figures(results[person.id].practice),
+                practice_state=practice_state(
+                    results[person.id].practice, pairs=practice_pairs, mark=plan.practice_mark
+                ),
             )
             for person in annotators.listing(db)
             if person.id in results

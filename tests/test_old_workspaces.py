@@ -314,7 +314,14 @@ def test_an_old_workspace_exports_what_it_exported(
     out.parent.mkdir()
     run("export", *options, "--out", out, "--workspace", old)
     text = out.read_text()
-    for later in ("guidelines", "expected", "repeats", "conversation", "turn"):  # came later
+    for later in (
+        "guidelines",
+        "expected",
+        "explanation",
+        "repeats",
+        "conversation",
+        "turn",
+    ):  # came later
         text = text.replace(f'"{later}": null, ', "")
     for later in ("reasons", "safety"):
         text = text.replace(f'"{later}": {{"a": null, "b": null}}, ', "")

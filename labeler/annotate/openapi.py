@@ -11,7 +11,7 @@ from typing import Any, Literal
 from fastapi import APIRouter
 from fastapi.openapi.utils import get_openapi
 
-from labeler.annotate.session import NextPairs, Undone
+from labeler.annotate.session import NextPairs, PracticeAnswer, Undone
 from labeler.translation import Language
 from storage.labeling.own_judgments import ListedJudgment
 from storage.labeling.queue import Progress
@@ -33,6 +33,13 @@ class SavedResponse:
 
     id: str
     saved: Literal[True]
+
+
+@dataclass(frozen=True, kw_only=True)
+class JudgedResponse(SavedResponse):
+    """The judgment is on disk; `practice` only after a practice pair."""
+
+    practice: PracticeAnswer | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

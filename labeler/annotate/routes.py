@@ -33,6 +33,7 @@ from labeler.annotate.openapi import (
     LIVE_EVENTS,
     REFUSALS,
     GuidelinesResponse,
+    JudgedResponse,
     JudgmentsResponse,
     LanguageResponse,
     NextResponse,
@@ -217,14 +218,15 @@ def label_routes(db: Database, generation: Generation | None = None) -> APIRoute
         # Encoded here, in the thread: FastAPI would copy every text again in the event loop.
         return JSONResponse(asdict(found) | none)
 
-    @routes.post("/judgments", **described(SavedResponse))
+    @routes.post("/judgments", **described(JudgedResponse))
     async def judge(body: JudgmentBody, annotator: CurrentAnnotator) -> JSONResponse:
         """Store a judgment, or revise one."""
         # Answers only after the commit, because "Saved" on the screen must be true.  It does not
         # block a thread, because a group of writes may be larger than the number of threads.
         operation = session.judgment_operation(annotator, **body.fields())
-        stored = await asyncio.wrap_future(db.submit(operation))
-        return JSONResponse({"id": stored.id, "saved": True})
+        stored, practice = await asyncio.wrap_future(db.submit(operation))
+        answer = {"practice": asdict(practice)} if practice else {}
+        return JSONResponse({"id": stored.id, "saved": True} | answer)
 
     @routes.post("/skip", **described(SavedResponse))
     def skip(body: SkipBody, annotator: CurrentAnnotator) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from labeler.translation import translated
 from storage.engine.database import Database
 from storage.engine.transaction import Transaction
 from storage.labeling import judgments, queue
+from storage.labeling.check_queue import CheckQueue
 from storage.labeling.own_figures import OwnFigures, own_figures
 from storage.labeling.own_judgments import (
     ListedJudgment,
@@ -31,9 +32,11 @@ from storage.records import (
     Flag,
     Judgment,
     Message,
+    ScreenOutcome,
     Skip,
     now,
 )
+from storage.sides import screen_outcome
 from storage.tables import guidelines, iterations, settings
 from storage.tables.settings import JudgmentForm
 
@@ -47,6 +50,9 @@ NEEDS_SAFETY = (
     "A judgment needs a safety label for each response in this project: safe, borderline or unsafe."
 )
 NEEDS_RATIONALE = "A judgment needs a rationale in this project: write why you decided this way."
+
+PRACTICE = "Practice: after your choice you see the expected answer and the reason."
+"""The notice of a practice pair."""
 
 DEFAULT_GUIDELINES = """\
 Choose the response that you would prefer if you had asked the question.
@@ -82,7 +88,7 @@ class ShownMessage(ShownText):
 class ShownPair:
     """A comparison as one annotator sees it, `a` on the left or above `b`.
 
-    `notice` says why both responses are not fully formatted; usually "".
+    `notice` says why both responses are not fully formatted, or that this is practice; usually "".
     """
 
     id: str
@@ -95,6 +101,15 @@ class ShownPair:
     def size(self) -> int:
         """Characters of all texts and their HTML."""
         return sum(len(each.text) + len(each.html) for each in (*self.prompt, self.a, self.b))
+
+
+@dataclass(frozen=True, kw_only=True)
+class PracticeAnswer(ShownText):
+    """The expected answer to a practice pair on the annotator's screen, whether it was given, and the
+    explanation."""
+
+    answer: ScreenOutcome
+    matched: bool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,18 +173,32 @@ class LabelSession:
 
     def judgment_operation(
         self, annotator: Annotator, **fields: Any
-    ) -> Callable[[Transaction], Judgment]:
-        """`judgments.judgment_operation`, which refuses what the project's form does not allow."""
+    ) -> Callable[[Transaction], tuple[Judgment, PracticeAnswer | None]]:
+        """`judgments.judgment_operation`, which refuses what the project's form does not allow, and
+        returns the `practice_answer` too."""
         store = judgments.judgment_operation(annotator=annotator.id, **fields)
 
-        def operation(tx: Transaction) -> Judgment:
+        def operation(tx: Transaction) -> tuple[Judgment, PracticeAnswer | None]:
             missing = _missing(settings.known_judgment_form(tx), annotator, fields)
             # A judgment that was stored before the rule changed still gets its answer.
             if missing and not tx.observer(QueueCache).is_used(tx, fields["id"]):
                 raise ValueError(missing)
-            return store(tx)
+            judgment = store(tx)
+            return judgment, self.practice_answer(tx, judgment)
 
         return operation
+
+    def practice_answer(self, tx: Transaction, judgment: Judgment) -> PracticeAnswer | None:
+        """The expected answer to a practice pair and why; None for any other pair."""
+        check = tx.observer(CheckQueue).checks(tx).get(judgment.comparison)
+        if check is None or check.kind != "practice" or check.answer is None:
+            return None
+        return PracticeAnswer(
+            answer=screen_outcome(check.answer, shown_swapped=judgment.shown_swapped),
+            matched=judgment.outcome == check.answer,
+            text=check.explanation,
+            html=render(check.explanation),
+        )
 
     def undo(self, annotator: Annotator, *, id: str, replaces: str | None = None) -> Undone:
         """Undo the act `replaces`, or their latest one; returns its pair with the same sides."""
@@ -250,6 +279,8 @@ def _kind(act: Judgment | Skip | Flag) -> str:
 
 def shown_pair(pair: LeasedPair) -> ShownPair:
     left, right, notice = render_pair(pair.left, pair.right)
+    if pair.comparison.arm == "practice":
+        notice = f"{PRACTICE} {notice}".strip()
     return ShownPair(
         id=pair.comparison.id,
         prompt=tuple(shown_message(message) for message in pair.prompt.messages),

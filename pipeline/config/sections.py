@@ -108,6 +108,16 @@ class LabelingConfig(Section):
     reask_after: int = setting(
         50, "Pairs that an annotator judges before one of them is asked again.", low=1
     )
+    practice: bool = setting(
+        False, "Whether annotators first judge the practice pairs, with an explanation after each."
+    )
+    practice_mark: float = setting(
+        0.5,
+        "The pass mark of practice: the lower bound of the share of expected answers, with 95% "
+        "confidence, must exceed it.",
+        low=0,
+        high=1,
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -61,6 +61,8 @@ class Loop:
             gold_first=labeling.gold_first,
             reask_share=labeling.reask_share,
             reask_after=labeling.reask_after,
+            practice=labeling.practice,
+            practice_mark=labeling.practice_mark,
         )
         settings.set_check_plan(db, plan)
 

@@ -174,6 +174,11 @@ def m010_edit(connection: Connection) -> None:
     connection.execute("ALTER TABLE judgments ADD COLUMN edit VARCHAR")
 
 
+def m011_practice(connection: Connection) -> None:
+    """The explanation that an annotator sees after a practice pair."""
+    connection.execute("ALTER TABLE checks ADD COLUMN explanation VARCHAR DEFAULT ''")
+
+
 _ORDER = """
     SELECT id, row_number() OVER (ORDER BY created_at, id) AS seq FROM (
         SELECT id, created_at FROM judgments UNION ALL
@@ -192,6 +197,7 @@ MIGRATIONS: tuple[Migration, ...] = (
     m008_form,
     m009_live,
     m010_edit,
+    m011_practice,
 )
 
 # `journal_bytes`: the length of the journal that is applied, written in each group's transaction.

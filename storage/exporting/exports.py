@@ -57,6 +57,7 @@ _JUDGED = """
            CASE WHEN w.id IS NOT NULL THEN 'withdrawn'
                 WHEN later.id IS NOT NULL THEN 'revised' ELSE 'current' END AS status,
            c.iteration, c.arm, c.item, c.conversation, c.turn, k.answer AS expected,
+           k.explanation,
            CASE WHEN $key IS NULL OR k.judgment IS NULL THEN k.judgment
                 ELSE 'j-' || left(sha256($key || k.judgment), 16) END AS repeats
     FROM judgments AS j

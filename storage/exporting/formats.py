@@ -79,7 +79,9 @@ class ExportedJudgment:
     arm: str
     item: str | None
     expected: Outcome | None = None
-    """The answer of a gold pair."""
+    """The answer of a gold or practice pair."""
+    explanation: str | None = None
+    """Of a practice pair."""
     repeats: str | None = None
     """The judgment that a re-ask repeats."""
     conversation: str | None = None
@@ -130,6 +132,7 @@ _RAW = pa.schema(
         ("iteration", pa.int64()),
         ("arm", pa.string()),
         ("expected", pa.string()),
+        ("explanation", pa.string()),
         ("repeats", pa.string()),
         ("conversation", pa.string()),
         ("turn", pa.int64()),

@@ -1,4 +1,4 @@
-"""Import of gold pairs: pairs with a known answer, which measure annotators."""
+"""Import of gold and practice pairs: pairs with a known answer, which measure annotators."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from storage.importing.plan import Plan
 from storage.importing.row_notes import BadRow
 from storage.importing.written_pairs import COLUMNS as PAIR_COLUMNS
 from storage.importing.written_pairs import WrittenPair, written_pair
-from storage.labeling.gold import gold_records
+from storage.labeling.gold import KnownKind, gold_records
 from storage.records import Check, Comparison, PromptRole
 from storage.tables.pseudonyms import random_bits
 
@@ -21,10 +21,11 @@ if TYPE_CHECKING:
     from storage.engine.lookup import Reader
 
 COLUMNS = (*PAIR_COLUMNS, "answer")
+PRACTICE_COLUMNS = (*COLUMNS, "explanation")
 
 _KNOWN = """
     SELECT comparison AS id, answer FROM checks
-    WHERE kind = 'gold' AND comparison IN (SELECT unnest($ids))
+    WHERE comparison IN (SELECT unnest($ids))
 """
 
 
@@ -34,26 +35,37 @@ class GoldRow:
 
     pair: WrittenPair
     first_wins: bool
+    explanation: str = ""
+    """Of a practice pair."""
 
     @property
     def content(self) -> str:
         return f"{self.pair.content} {self.first_wins}"
 
 
-def gold_row(cells: Cells, *, role: PromptRole, source: str) -> GoldRow:
-    """The gold pair in a row; ValueError if it cannot be judged or has no answer."""
+def gold_row(cells: Cells, *, role: PromptRole, source: str, kind: KnownKind = "gold") -> GoldRow:
+    """The gold or practice pair in a row; ValueError if it cannot be judged or has no answer, or a
+    practice pair no explanation."""
     answer = cells.choice("answer", ("a", "b"))
     pair = written_pair(cells, role=role, source=source)
     wins = cells.response(f"response_{answer}")
-    return GoldRow(pair=pair, first_wins=pair.first.text == wins)
+    explanation = cells.response("explanation") if kind == "practice" else ""
+    return GoldRow(pair=pair, first_wins=pair.first.text == wins, explanation=explanation)
 
 
-def plan_gold(reader: Reader, rows: Sequence[GoldRow], *, when: datetime, key: bytes) -> Plan:
-    """The new records of these pairs; a stored gold pair stays unchanged."""
+def plan_gold(
+    reader: Reader,
+    rows: Sequence[GoldRow],
+    *,
+    when: datetime,
+    key: bytes,
+    kind: KnownKind = "gold",
+) -> Plan:
+    """The new records of these pairs; a stored pair stays unchanged."""
     plan = Plan()
     answers = [answer for row in rows for answer in (row.pair.first, row.pair.second)]
     models = known_models(reader, {answer.policy for answer in answers})
-    made = {row.pair.line: _records(row, when, key) for row in rows}
+    made = {row.pair.line: _records(row, when, key, kind) for row in rows}
     ids = [comparison.id for comparison, _ in made.values()]
     known = {row["id"]: row["answer"] for row in reader.rows(_KNOWN, ids=ids)}
     lines: dict[str, int] = {}
@@ -63,7 +75,7 @@ def plan_gold(reader: Reader, rows: Sequence[GoldRow], *, when: datetime, key: b
             plan.known += 1
             if known[comparison.id] != check.answer:
                 plan.warn(
-                    row.pair.line, "the gold pair is stored with the other answer and keeps it"
+                    row.pair.line, f"the {kind} pair is stored with the other answer and keeps it"
                 )
             continue
         if (other := lines.setdefault(comparison.id, row.pair.line)) != row.pair.line:
@@ -76,10 +88,10 @@ def plan_gold(reader: Reader, rows: Sequence[GoldRow], *, when: datetime, key: b
     return plan
 
 
-def _records(row: GoldRow, when: datetime, key: bytes) -> tuple[Comparison, Check]:
+def _records(row: GoldRow, when: datetime, key: bytes, kind: KnownKind) -> tuple[Comparison, Check]:
     pair = row.pair
     # An order by text would reveal that the pair was written elsewhere.
-    turned = bool(random_bits(key, f"first of gold {pair.content}"))
+    turned = bool(random_bits(key, f"first of {kind} {pair.content}"))
     first, second = (pair.second, pair.first) if turned else (pair.first, pair.second)
     written = Comparison(
         id=pair.content,
@@ -91,4 +103,6 @@ def _records(row: GoldRow, when: datetime, key: bytes) -> tuple[Comparison, Chec
         created_at=when,
     )
     answer: Literal["first", "second"] = "first" if row.first_wins != turned else "second"
-    return gold_records(key, written, answer=answer, when=when, source=None)
+    return gold_records(
+        key, written, answer=answer, when=when, source=None, kind=kind, explanation=row.explanation
+    )

@@ -16,7 +16,7 @@ from storage.engine.database import Database
 from storage.engine.lookup import Reader
 from storage.importing.cells import Cells
 from storage.importing.gold_pairs import COLUMNS as GOLD_COLUMNS
-from storage.importing.gold_pairs import GoldRow, gold_row, plan_gold
+from storage.importing.gold_pairs import PRACTICE_COLUMNS, GoldRow, gold_row, plan_gold
 from storage.importing.long_rows import ANY_LENGTH, LengthCheck
 from storage.importing.plan import (
     DEMONSTRATIONS,
@@ -31,6 +31,7 @@ from storage.importing.sheet import ImportReport, Sheet
 from storage.importing.votes import Answer, Vote
 from storage.importing.written_pairs import COLUMNS as PAIR_COLUMNS
 from storage.importing.written_pairs import WrittenPair, plan_pairs, written_pair
+from storage.labeling.gold import KnownKind
 from storage.records import (
     CHECKS,
     LIVE,
@@ -53,6 +54,7 @@ __all__ = [
     "import_gold",
     "import_judgments",
     "import_pairs",
+    "import_practice",
     "import_preferences",
     "import_prompts",
     "import_sft",
@@ -67,7 +69,7 @@ _JUDGMENT_COLUMNS = (
     *("outcome", "strength", "comment", "created_at", "model_a", "model_b", "item", "id"),
     *("comparison", "shown_swapped", "criteria", "milliseconds", "replaces", "withdrawn_at"),
     *("prompt_role", "annotator_kind", "guidelines", "arm", "expected", "repeats"),
-    *("reasons", "safety", "edit"),
+    *("reasons", "safety", "edit", "explanation"),
     *("conversation", "turn"),
     # In raw exports; an import ignores them.
     *("status", "iteration"),
@@ -242,19 +244,23 @@ def import_gold(
     role: PromptRole | None = None,
     skip_bad: bool = False,
     length: LengthCheck = ANY_LENGTH,
+    kind: KnownKind = "gold",
 ) -> ImportReport:
-    """Import gold pairs: `prompt, response_a, response_b, answer` (a or b) in each row.
+    """Import gold pairs: `prompt, response_a, response_b, answer` (a or b) in each row; practice
+    pairs have an `explanation` too.
 
     New prompts get `role`, by default audit: they are neither sampled nor learned from.  Rows are
     bad as in `import_pairs`.  Raises `BadFile`.
     """
     sheet = Sheet(file, length)
+    practice = kind == "practice"
     needed = [_PROMPT, ("response_a",), ("response_b",), ("answer",)]
-    sheet.expect(needed, known=GOLD_COLUMNS)
+    needed += [("explanation",)] if practice else []
+    sheet.expect(needed, known=PRACTICE_COLUMNS if practice else GOLD_COLUMNS)
     source = Path(file).name
 
     def parse(cells: Cells) -> GoldRow:
-        row = gold_row(cells, role=role or "audit", source=source)
+        row = gold_row(cells, role=role or "audit", source=source, kind=kind)
         length.require_fit(row.pair.prompt.messages, row.pair.first.text, row.pair.second.text)
         return row
 
@@ -262,9 +268,21 @@ def import_gold(
     key = key_of(db)  # before the plan: it may have to be stored
 
     def plan(reader: Reader, when: datetime) -> Plan:
-        return plan_gold(reader, rows, when=when, key=key)
+        return plan_gold(reader, rows, when=when, key=key, kind=kind)
 
     return sheet.store(db, plan, skip_bad=skip_bad)
+
+
+def import_practice(
+    db: Database,
+    file: Path,
+    *,
+    role: PromptRole | None = None,
+    skip_bad: bool = False,
+    length: LengthCheck = ANY_LENGTH,
+) -> ImportReport:
+    """Import practice pairs, as `import_gold` does."""
+    return import_gold(db, file, role=role, skip_bad=skip_bad, length=length, kind="practice")
 
 
 def import_preferences(
@@ -353,8 +371,10 @@ def _check(cells: Cells) -> dict[str, Any]:
     kind = cells.name("arm", "") if cells.has("arm") else ""
     if kind not in CHECKS:
         return {}
-    if kind == "gold":
-        return {"check": kind, "expected": cells.choice("expected", ("a", "b"))}
+    if kind != "reask":
+        expected = cells.choice("expected", ("a", "b"))
+        explanation = cells.response("explanation") if kind == "practice" else ""
+        return {"check": kind, "expected": expected, "explanation": explanation}
     return {"check": kind, "repeats": cells.name("repeats")}
 
 

@@ -417,7 +417,13 @@ class _Planner:
     def _check(self, vote: Vote, kind: CheckKind, comparison: str, a_is_first: bool) -> Check:
         if vote.expected:
             answer = canonical_outcome(vote.expected, shown_swapped=not a_is_first)
-            return Check(comparison=comparison, kind=kind, answer=answer, created_at=self._when)
+            return Check(
+                comparison=comparison,
+                kind=kind,
+                answer=answer,
+                explanation=vote.explanation,
+                created_at=self._when,
+            )
         assert vote.repeats is not None  # `imports._check` requires one of the two
         name = vote.annotator
         return Check(

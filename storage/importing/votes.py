@@ -49,8 +49,8 @@ class Vote:
     """One row: `a` was on the left and `b` on the right, unless the sides are unknown.
 
     `kind` is the annotator's kind, None if the row does not have it.  Only raw exports have `id`,
-    `comparison`, `swapped`, `replaces`, `withdrawn_at`, and of checks `check`, `expected` and
-    `repeats`, which are stored unchanged; `live_turn` is a live conversation and its turn.
+    `comparison`, `swapped`, `replaces`, `withdrawn_at`, and of checks `check`, `expected`,
+    `explanation` and `repeats`, which are stored unchanged; `live_turn` is a live conversation and its turn.
     """
 
     line: int
@@ -79,6 +79,7 @@ class Vote:
     check: CheckKind | None = None
     expected: Literal["a", "b"] | None = None
     repeats: str | None = None
+    explanation: str = ""
     live_turn: tuple[str, int] | None = None
 
     def comparison_id(self) -> str:

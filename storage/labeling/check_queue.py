@@ -8,7 +8,7 @@ leases, sides, undo and the list of own judgments treat it like any other pair
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import count
 
@@ -18,7 +18,7 @@ from storage.engine.transaction import Transaction
 from storage.labeling.check_schedule import due
 from storage.labeling.queue_cache import QueueCache, QueueItem
 from storage.records import (
-    CHECKS,
+    LIVE,
     Check,
     CheckKind,
     Comparison,
@@ -130,6 +130,8 @@ def mixed(
     """
     queue = tx.observer(CheckQueue)
     plan = queue.plan(tx)
+    if plan.practice:
+        yield from _practice(tx, annotator, held)
     if not (plan.gold_share or plan.gold_first or plan.reask_share):
         yield from others
         return
@@ -138,10 +140,11 @@ def mixed(
     key = secret_in(tx, SECRET)
     pairs = len(asked.pairs.keys() | (held - checks.keys()))
     given = Counter(checks[id].kind for id in asked.checks | (held & checks.keys()))
+    choose: Mapping[CheckKind, Callable[..., QueueItem | None]]
     choose = {"gold": _next_gold, "reask": _next_reask}
     missing: set[CheckKind] = set()
     while True:
-        for kind in CHECKS:
+        for kind in choose:
             while kind not in missing and given[kind] < due(plan, kind, key, annotator, pairs):
                 item = choose[kind](tx, annotator, held)
                 if item is None:
@@ -155,6 +158,20 @@ def mixed(
             return
         pairs += 1
         yield item
+
+
+def _practice(tx: Transaction, annotator: str, held: set[str]) -> list[QueueItem]:
+    """The practice pairs that the annotator has neither answered nor holds, oldest first."""
+    queue, cache = tx.observer(CheckQueue), tx.observer(QueueCache)
+    had = queue.asked(tx, annotator).checks | held
+    left = [
+        check
+        for check in queue.checks(tx).values()
+        if check.kind == "practice" and check.active and check.comparison not in had
+    ]
+    left.sort(key=lambda check: (check.created_at, check.comparison))
+    items = [cache.item(tx, check.comparison) for check in left]
+    return [item for item in items if not item.flags]
 
 
 def _next_gold(tx: Transaction, annotator: str, held: Iterable[str]) -> QueueItem | None:
@@ -195,7 +212,8 @@ def _next_reask(tx: Transaction, annotator: str, held: Iterable[str]) -> QueueIt
     for id in sorted(left, key=lambda id: keyed(key, f"reask {annotator} {id}")):
         judgment = asked.pairs[id]
         item = cache.item(tx, id)
-        if judgment and not item.flags:
+        # A live turn belongs to its conversation, and an imported pair was judged elsewhere.
+        if judgment and not item.flags and item.comparison.arm not in (LIVE, "imported"):
             return _ask_again(tx, item.comparison, annotator, judgment, key)
     return None
 

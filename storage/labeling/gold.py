@@ -1,4 +1,4 @@
-"""Gold pairs: pairs with a known answer, which measure annotators.
+"""Gold and practice pairs: pairs with a known answer, which measure annotators.
 
 They are made from pairs whose judgments agree (`make`) or imported (storage/importing/gold_pairs.py).
 A gold pair has a comparison of its own with the same two responses.
@@ -17,6 +17,8 @@ from storage.errors import NotFound
 from storage.records import Check, Comparison, now
 from storage.tables.pseudonyms import SECRET, keyed, written_id
 from storage.tables.settings import learn_from, secret_in
+
+KnownKind = Literal["gold", "practice"]
 
 MIN_JUDGMENTS = 2
 """Annotators who must agree on a pair before it can become a gold pair."""
@@ -51,10 +53,10 @@ _UNANIMOUS = """
       AND c.id NOT IN (SELECT comparison FROM open_flags)
     ORDER BY a.judgments DESC, a.strength DESC NULLS LAST, a.predicted DESC, c.id
 """
-_GOLD = "SELECT * FROM checks WHERE comparison = $id AND kind = 'gold'"
+_KNOWN = "SELECT * FROM checks WHERE comparison = $id AND kind <> 'reask'"
 _LISTED = """
     SELECT k.comparison AS id, k.answer, k.source, k.active, k.created_at,
-           p.messages::VARCHAR AS messages, f.text AS first, s.text AS second,
+           k.explanation, p.messages::VARCHAR AS messages, f.text AS first, s.text AS second,
            count(j.id) AS answered, count(j.id) FILTER (j.outcome = k.answer) AS matched
     FROM checks AS k
     JOIN comparisons AS c ON c.id = k.comparison
@@ -62,7 +64,7 @@ _LISTED = """
     JOIN completions AS f ON f.id = c.first
     JOIN completions AS s ON s.id = c.second
     LEFT JOIN standing_judgments AS j ON j.comparison = k.comparison
-    WHERE k.kind = 'gold'
+    WHERE k.kind = $kind
     GROUP BY ALL ORDER BY k.active DESC, matched / greatest(answered, 1), k.created_at, k.comparison
 """
 
@@ -76,6 +78,8 @@ class GoldPair:
     source: str | None
     """The judged comparison that it was made from, None for an imported pair."""
     active: bool
+    explanation: str
+    """Of a practice pair."""
     created_at: datetime
     messages: str
     """In the form of `messages_json`."""
@@ -85,9 +89,9 @@ class GoldPair:
     matched: int
 
 
-def listing(db: Database) -> list[GoldPair]:
-    """All gold pairs: active ones first, then those that fewest annotators answered as expected."""
-    return [GoldPair(**row) for row in db.read(_LISTED)]
+def listing(db: Database, kind: KnownKind = "gold") -> list[GoldPair]:
+    """All gold or practice pairs: active ones first, then those that fewest annotators answered as expected."""
+    return [GoldPair(**row) for row in db.read(_LISTED, kind=kind)]
 
 
 def candidates(db: Database) -> int:
@@ -130,36 +134,46 @@ def gold_records(
     answer: Literal["first", "second"],
     when: datetime,
     source: str | None,
+    kind: KnownKind = "gold",
+    explanation: str = "",
 ) -> tuple[Comparison, Check]:
-    """The records of a gold pair with the responses of `pair`.
+    """The records of a gold or practice pair with the responses of `pair`.
 
     Id and position follow from the workspace's key: nothing distinguishes them from other ones.
     """
-    id = written_id(key, f"gold {pair.id}")
+    id = written_id(key, f"{kind} {pair.id}")
     made = Comparison(
         id=id,
         prompt=pair.prompt,
         first=pair.first,
         second=pair.second,
         iteration=0,
-        arm="gold",
+        arm=kind,
         position=int(keyed(key, f"position of {id}"), 16) >> 2,
         item=pair.item,
         created_at=when,
     )
-    return made, Check(comparison=id, kind="gold", answer=answer, source=source, created_at=when)
+    return made, Check(
+        comparison=id,
+        kind=kind,
+        answer=answer,
+        source=source,
+        explanation=explanation,
+        created_at=when,
+    )
 
 
 def set_active(db: Database, id: str, *, active: bool) -> Check:
-    """Serve a gold pair, or stop serving it; its judgments count only while it is active.
+    """Serve a gold or practice pair, or stop serving it; its judgments count only while it is
+    active.
 
-    NotFound if there is no gold pair with this id.
+    NotFound if there is no such pair with this id.
     """
 
     def operation(tx: Transaction) -> Check:
-        rows = tx.rows(_GOLD, id=id)
+        rows = tx.rows(_KNOWN, id=id)
         if not rows:
-            raise NotFound(f"there is no gold pair {id!r}")
+            raise NotFound(f"there is no gold or practice pair {id!r}")
         check = from_row(Check, rows[0] | {"active": active})
         tx.store(check)
         return check

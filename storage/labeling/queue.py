@@ -19,7 +19,7 @@ from storage.labeling.check_queue import mixed
 from storage.labeling.check_schedule import due
 from storage.labeling.queue_cache import QUEUED, SERVED, QueueCache, QueueItem, grant
 from storage.labeling.text_cache import TextCache, Texts
-from storage.records import CHECKS, LEASE_LIFETIME, CheckKind, Comparison, Prompt
+from storage.records import LEASE_LIFETIME, CheckKind, Comparison, Prompt
 from storage.sides import shown_swapped
 from storage.tables import comparisons, settings
 from storage.tables.pseudonyms import SECRET
@@ -250,7 +250,9 @@ _PROGRESS = f"""
            (SELECT count(*) FROM acted ANTI JOIN checks USING (comparison)) AS pairs,
            (SELECT count(*) FROM checked WHERE kind = 'gold') AS gold,
            (SELECT count(*) FROM checked WHERE kind = 'reask') AS reask,
-           (SELECT count(*) FROM gold WHERE item NOT IN (FROM familiar)) AS gold_left
+           (SELECT count(*) FROM gold WHERE item NOT IN (FROM familiar)) AS gold_left,
+           (SELECT count(*) FROM checks WHERE kind = 'practice' AND active
+            AND comparison NOT IN (FROM acted)) AS practice_left
 """
 
 
@@ -274,17 +276,19 @@ class Progress:
 def progress(db: Database, annotator: str, *, since: datetime) -> Progress:
     """The annotator's progress; `today` counts from `since`.  Does not use the writer thread."""
     [row] = db.read(_PROGRESS, annotator=annotator, since=since)
-    pairs, left = row.pop("pairs"), row.pop("gold_left")
-    answered: dict[CheckKind, int] = {kind: row.pop(kind) for kind in CHECKS}
-    plan, secret = settings.get(db, settings.CHECK_PLAN, {}), settings.get(db, SECRET)
+    pairs, left, practice = row.pop("pairs"), row.pop("gold_left"), row.pop("practice_left")
+    kinds: tuple[CheckKind, ...] = ("gold", "reask")
+    answered = {kind: row.pop(kind) for kind in kinds}
+    plan = settings.check_plan_of(db)
+    secret, remaining = settings.get(db, SECRET), row["remaining"]
+    row["remaining"] += practice if plan.practice else 0
     if secret:  # without it, nothing was leased
         # If checks were not counted, a client could tell them from the count before and after.
         ahead = {
             kind: due(
-                settings.CheckPlan(**plan), kind, bytes.fromhex(secret), annotator,
-                pairs + row["remaining"],
+                plan, kind, bytes.fromhex(secret), annotator, pairs + remaining
             ) - answered[kind]
-            for kind in CHECKS
+            for kind in kinds
         }  # fmt: skip
         row["remaining"] += min(max(0, ahead["gold"]), left) + max(0, ahead["reask"])
     return Progress(**row)

@@ -195,7 +195,11 @@ class QueueCache:
         ]
         return sorted(
             open_items,
-            key=lambda c: (-c.leases[annotator].granted.timestamp(), c.comparison.position),
+            key=lambda c: (
+                c.comparison.arm != "practice",  # practice comes before everything else
+                -c.leases[annotator].granted.timestamp(),
+                c.comparison.position,
+            ),
         )
 
     def available(self, annotator: str, moment: datetime) -> Iterator[QueueItem]:

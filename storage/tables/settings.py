@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from storage.engine.codec import StoredSetting
@@ -82,6 +82,9 @@ class CheckPlan:
     gold_first: int = 0
     reask_share: float = 0.03
     reask_after: int = 50
+    practice: bool = False
+    """Whether annotators first judge the practice pairs."""
+    practice_mark: float = 0.5
 
 
 CHECK_PLAN = "check_plan"
@@ -90,13 +93,41 @@ CHECK_PLAN = "check_plan"
 def check_plan(reader: Reader) -> CheckPlan:
     """The plan that the queue follows now."""
     rows = reader.rows(_GET, key=CHECK_PLAN)
-    return CheckPlan(**json.loads(rows[0]["value"])) if rows else CheckPlan()
+    return _plans(json.loads(rows[0]["value"]) if rows else {})[1]
+
+
+def check_plan_of(db: Database) -> CheckPlan:
+    """The same, outside a transaction."""
+    return _plans(get(db, CHECK_PLAN, {}))[1]
 
 
 def set_check_plan(db: Database, plan: CheckPlan) -> None:
-    """Set the plan that `check_plan` returns."""
-    if plan != CheckPlan(**get(db, CHECK_PLAN, {})):
-        put(db, CHECK_PLAN, asdict(plan))
+    """Apply the plan of the settings files, if it differs from the one they had before.
+
+    Otherwise the researcher's choice of `ask_for_practice` stays: the latest change counts.
+    """
+    configured, used = _plans(get(db, CHECK_PLAN, {}))
+    if plan == configured:
+        return
+    practice = used.practice if plan.practice == configured.practice else plan.practice
+    _put_plans(db, configured=plan, used=replace(plan, practice=practice))
+
+
+def ask_for_practice(db: Database, asked: bool) -> None:
+    """Apply the researcher's choice on the page."""
+    configured, used = _plans(get(db, CHECK_PLAN, {}))
+    if asked != used.practice:
+        _put_plans(db, configured=configured, used=replace(used, practice=asked))
+
+
+def _plans(stored: Mapping[str, Any]) -> tuple[CheckPlan, CheckPlan]:
+    """The plan of the settings files, and the one in use."""
+    configured, used = (CheckPlan(**stored.get(name, {})) for name in ("configured", "used"))
+    return configured, used
+
+
+def _put_plans(db: Database, **plans: CheckPlan) -> None:
+    put(db, CHECK_PLAN, {name: asdict(plan) for name, plan in plans.items()})
 
 
 @dataclass(frozen=True)

@@ -79,6 +79,8 @@ def test_an_empty_workspace_has_a_status(db: Database) -> None:
         "checks": {
             "gold_pairs": 0,
             "gold_candidates": 0,
+            "practice_pairs": 0,
+            "practice_asked": False,
             "gold": {"answered": 0, "matched": 0, "share": None, "interval": None},
             "reask": {"answered": 0, "matched": 0, "share": None, "interval": None},
             "annotators": [],

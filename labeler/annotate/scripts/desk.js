@@ -22,6 +22,7 @@ class Desk {
     this.fresh = false; // whether the pair is on the screen for the first time
     this.texts = { plain: false, differences: false }; // how the responses are shown
     this.everSaved = false;
+    this.explanations = []; // of practice pairs, which are not shown yet
     this.restored = new Set(); // revisions that restored an earlier judgment, made by an undo
     this.stopwatch = new Stopwatch();
     this.draft = new Draft({ changed: () => this.drafted() });
@@ -215,6 +216,27 @@ class Desk {
     this.everSaved = true;
     this.counts.saved(act, data);
     if (data.undone && !act.note.local) this.cameBack(data.undone.pair);
+    if (data.practice) this.explain(data.practice, act.note);
+  }
+
+  // After a practice pair.  Explanations that arrive together, as after a pause in the connection, wait
+  // for each other, and for another dialog.
+  explain(practice, note) {
+    this.explanations.push({ practice, note });
+    if (!$("dialog[open]")) this.showExplanation();
+  }
+
+  showExplanation() {
+    const next = this.explanations.shift();
+    if (!next) return;
+    const dialog = $(".practice");
+    const { practice, note } = next;
+    dialog.querySelector("h2").textContent = practice.matched ? "As expected" : `Expected: ${practice.answer.toUpperCase()}`;
+    dialog.querySelector(".given").textContent = `Your choice: ${note.what}. “${note.prompt}”`;
+    dialog.querySelector(".text").innerHTML = practice.html; // rendered by the server, as responses are
+    typesetEach(dialog.querySelector(".text"));
+    dialog.onclose = () => this.showExplanation();
+    dialog.showModal();
   }
 
   // Acts

@@ -44,6 +44,15 @@ def gold(pairs: Sequence[GoldPair], candidates: int) -> Markup:
     )
 
 
+def practice(pairs: Sequence[GoldPair]) -> Markup:
+    """A row for each practice pair."""
+    if not pairs:
+        return components.empty(
+            "No practice pairs", "Import pairs with an answer and an explanation: --practice FILE."
+        )
+    return components.table(_COLUMNS, [_row(pair) for pair in pairs], caption="Practice pairs")
+
+
 def _row(pair: GoldPair) -> Sequence[Any]:
     messages = json.loads(pair.messages)
     share = pair.matched / pair.answered if pair.answered else None

@@ -12,10 +12,11 @@ from labeler.html import components
 from labeler.html.components import Column, Markup
 from storage.analysis.agreement import Agreement, Kappa
 from storage.analysis.annotator_fit import AnnotatorEstimate, AnnotatorFit
-from storage.analysis.checks import AnnotatorChecks, CheckResult
+from storage.analysis.checks import AnnotatorChecks, CheckResult, PracticeState
 from storage.analysis.intervals import NORMAL, wilson
 from storage.analysis.reliability import AnnotatorFigures
 
+NO_STATES: Mapping[str, PracticeState] = MappingProxyType({})
 NO_CHECKS: Mapping[str, AnnotatorChecks] = MappingProxyType({})
 
 _JUDGED = (
@@ -77,6 +78,13 @@ _CHECKED = (
         "Share of the annotator's own pairs that they judged the same again, with the sides swapped. "
         "With its 95% interval, and the number of pairs asked again.",
     ),
+    Column(
+        "Practice",
+        "right",
+        "Share of practice pairs whose first answer was the expected one, and whether practice is "
+        "passed: the lower bound of the share exceeds labeling.practice_mark with 95% confidence. "
+        "Nobody is excluded.",
+    ),
 )
 
 UNLIKELY = 3.0
@@ -89,6 +97,7 @@ def table(
     figures: Iterable[AnnotatorFigures],
     fit: AnnotatorFit | None,
     checks: Mapping[str, AnnotatorChecks] = NO_CHECKS,
+    practice: Mapping[str, PracticeState] = NO_STATES,
 ) -> Markup:
     """A row for each annotator with judgments, by number of judgments."""
     judged = sorted(
@@ -97,7 +106,7 @@ def table(
     if not judged:
         return components.empty("No judgments yet", "Figures appear after the first judgments.")
     columns = [*_JUDGED, *(_CHECKED if checks else ()), *(_FITTED if fit else ())]
-    rows = [_row(f, remarks(f, judged, fit, checks), fit, checks) for f in judged]
+    rows = [_row(f, remarks(f, judged, fit, checks), fit, checks, practice) for f in judged]
     return components.table(columns, rows, caption="How each annotator judges")
 
 
@@ -106,6 +115,7 @@ def _row(
     said: Sequence[str],
     fit: AnnotatorFit | None,
     checks: Mapping[str, AnnotatorChecks],
+    practice: Mapping[str, PracticeState],
 ) -> Sequence[Any]:
     quick = f"10%: {components.duration(f.quick_seconds)}" if f.quick_seconds is not None else ""
     pairs = f"{components.plural(f.shared_items, 'pair')}" if f.shared_items else "no pair shared"
@@ -123,18 +133,19 @@ def _row(
     ]
     if checks:
         found = checks.get(f.annotator.id, AnnotatorChecks())
-        cells += [_checked(found.gold), _checked(found.reask)]
+        state = practice.get(f.annotator.id, "not started")
+        cells += [_checked(found.gold), _checked(found.reask), _checked(found.practice, state)]
     if fit:
         cells += _fitted_cells(fit.by_annotator.get(f.annotator.id))
     return cells
 
 
-def _checked(found: CheckResult) -> Markup | str:
+def _checked(found: CheckResult, state: str = "") -> Markup | str:
     if found.interval is None:
         return components.DASH
     pairs = components.plural(found.answered, "pair")
     spread = components.interval(*found.interval)
-    return components.figure(components.percent(found.share), spread, pairs)
+    return components.figure(components.percent(found.share), spread, pairs, state)
 
 
 def _fitted_cells(found: AnnotatorEstimate | None) -> list[Any]:

@@ -15,12 +15,12 @@ from labeler.research.annotators import view as annotators_view
 from labeler.research.tab import Cached, Tab, Updates, attempt, heading_slot, html_slot, on
 from storage.analysis import reliability
 from storage.analysis.agreement import agreement
-from storage.analysis.checks import check_results
+from storage.analysis.checks import PracticeState, check_results, practice_state
 from storage.engine.database import Database
 from storage.labeling import gold, judgments
 from storage.labeling.queue import midnight
 from storage.records import Annotator, AnnotatorRole, new_id, now
-from storage.tables import annotators, tokens
+from storage.tables import annotators, settings, tokens
 
 ACTIONS_JS = (Path(__file__).parent / "actions.js").read_text(encoding="utf-8")
 
@@ -36,7 +36,11 @@ class AnnotatorsTab(Tab):
         self._checks = Cached(lambda: check_results(db), at_most_every=30)
         self._candidates = Cached(lambda: gold.candidates(db), at_most_every=30)
         self._lay_out()
-        self.outputs = [self.people, self.reliability, self.agreement, self.gold, self.flags]
+        self.outputs = [
+            self.people, self.reliability, self.agreement, self.gold, self.practice_pairs, self.flags,
+        ]  # fmt: skip
+        self.loaded = [self.practice]
+        on(self.practice.input, self._ask, [self.practice], [self.practice_answer])
         answered = [self.answer, *self.outputs]
         on(self.add.click, self._add, [self.name, self.role], [*answered, self.name])
         on(
@@ -45,7 +49,7 @@ class AnnotatorsTab(Tab):
             [self.gold_count],
             [self.gold_answer, *self.outputs],
         )
-        for table in (self.people, self.gold, self.flags):
+        for table in (self.people, self.gold, self.practice_pairs, self.flags):
             on(table.act, self._act, outputs=answered)
 
     def _lay_out(self) -> None:
@@ -77,6 +81,13 @@ class AnnotatorsTab(Tab):
             self.make_gold = gr.Button("Make gold pairs", variant="primary", elem_id="gold-make")
         self.gold_answer = html_slot(elem_id="gold-answer")
         self.gold = html_slot(elem_id="gold", js_on_load=ACTIONS_JS)
+        heading_slot(
+            "Practice", "pairs that a new annotator judges first, each explained afterwards"
+        )
+        with gr.Column(elem_classes="ks-panel"):
+            self.practice = gr.Checkbox(label="Ask for practice", elem_id="practice-asked")
+            self.practice_answer = html_slot(elem_id="practice-answer")
+        self.practice_pairs = html_slot(elem_id="practice-pairs", js_on_load=ACTIONS_JS)
         heading_slot("Flags", "problems that annotators reported")
         self.flags = html_slot(elem_id="flags", js_on_load=ACTIONS_JS)
 
@@ -86,14 +97,21 @@ class AnnotatorsTab(Tab):
         version = reading.judging_version(self._db)
         figures, agreed = self._figures.get(version), self._agreement.get(version)
         fit, pairs = reliability.annotator_fit(self._db), gold.listing(self._db)
-        used = tuple(pair.id for pair in pairs if pair.active)
+        practice = gold.listing(self._db, "practice")
+        used = tuple(pair.id for pair in (*pairs, *practice) if pair.active)
+        mark = settings.check_plan_of(self._db).practice_mark
+        states: dict[str, PracticeState] = {
+            id: practice_state(each.practice, pairs=sum(p.active for p in practice), mark=mark)
+            for id, each in self._checks.get(version, occasion=used).items()
+        }
         checks = self._checks.get(version, occasion=used)
         candidates = self._candidates.get(version, occasion=len(pairs))
         return {
             self.people: render(annotators_view.people(work, now=moment)),
-            self.reliability: render(reliability_view.table(figures.values(), fit, checks)),
+            self.reliability: render(reliability_view.table(figures.values(), fit, checks, states)),
             self.agreement: render(reliability_view.agreement(agreed, fit)),
             self.gold: render(gold_view.gold(pairs, candidates)),
+            self.practice_pairs: render(gold_view.practice(practice)),
             self.flags: render(annotators_view.flags(reading.flags(self._db), now=moment)),
         }
 
@@ -107,6 +125,20 @@ class AnnotatorsTab(Tab):
         answer = attempt(add, "No account was added.")
         cleared: Updates = {} if answer.refusal else {self.name: ""}
         return {self.answer: answer.html} | cleared | self.refresh()
+
+    def load(self) -> Updates:
+        return {self.practice: settings.check_plan_of(self._db).practice}
+
+    def _ask(self, asked: bool) -> str:
+        def ask() -> str:
+            settings.ask_for_practice(self._db, asked)
+            if not asked:
+                return "Annotators get no practice pairs."
+            if not gold.listing(self._db, "practice"):
+                return "There are no practice pairs yet: import some with --practice FILE."
+            return "Annotators judge the practice pairs first. They then get other pairs, passed or not."
+
+        return attempt(ask, "The setting was not saved.").html
 
     def _make_gold(self, count: float | None) -> Updates:
         def make() -> str:

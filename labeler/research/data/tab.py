@@ -61,6 +61,7 @@ COMMANDS = (
     ("A TRL preference dataset", "--preferences dataset.parquet"),
     ("Pairs to judge here", "--pairs pairs.jsonl"),
     ("Gold pairs", "--gold gold.jsonl"),
+    ("Practice pairs", "--practice practice.jsonl"),
 )
 _LANGUAGES = tuple((name, language) for language, name in LANGUAGES.items())
 SCALES = (

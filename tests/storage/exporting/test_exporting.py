@@ -190,7 +190,7 @@ def test_raw_has_one_row_a_judgment_as_it_was_on_the_screen(db: Database, tmp_pa
     # second was preferred and stood on the left, because first was shown on the right.
     assert rows["j0"] == {
         "id": "j0", "comparison": "c-0", "item": "i0", "iteration": 1, "arm": "random",
-        "expected": None, "repeats": None, "conversation": None, "turn": None,
+        "expected": None, "explanation": None, "repeats": None, "conversation": None, "turn": None,
         "prompt": "question 0", "messages": [{"role": "user", "content": "question 0"}],
         "prompt_role": "train", "response_a": "second 0", "response_b": "first 0",
         "model_a": "policy-1", "model_b": "policy-1",

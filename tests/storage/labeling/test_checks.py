@@ -11,17 +11,17 @@ from typing import Any
 
 import pytest
 
-from labeler.annotate.session import LabelSession
+from labeler.annotate.session import PRACTICE, LabelSession
 from pipeline.promotion import gate
 from storage import worker_files
 from storage.analysis.agreement import agreement
-from storage.analysis.checks import check_results
+from storage.analysis.checks import CheckResult, check_results, practice_state
 from storage.analysis.intervals import wilson
 from storage.analysis.reliability import annotator_figures
 from storage.engine import backup
 from storage.engine.database import Database
 from storage.exporting.exports import export
-from storage.importing.imports import BadFile, import_gold, import_judgments
+from storage.importing.imports import BadFile, import_gold, import_judgments, import_practice
 from storage.labeling import gold, judgments, model_judges, queue
 from storage.labeling.check_schedule import FIRST_PAIRS, due
 from storage.labeling.own_figures import own_figures
@@ -29,7 +29,7 @@ from storage.labeling.own_judgments import own_judgments
 from storage.records import CHECKS, Annotator, Judgment
 from storage.status import status
 from storage.tables import annotators, guidelines, policy_judgments, snapshots
-from storage.tables.settings import CheckPlan, set_check_plan
+from storage.tables.settings import CheckPlan, ask_for_practice, check_plan_of, set_check_plan
 from tests.helpers.import_files import reasons
 from tests.helpers.policy_world import add_iteration, add_models, compare
 from tests.helpers.storage_world import fill
@@ -543,7 +543,8 @@ def answer_checks(db: Database, file: Any) -> None:
     """Ann and Bob answer gold pairs, one made from judgments, and re-asks, with other outcomes."""
     gold.make(db, 3)
     import_gold(db, file(gold_rows(12)))
-    plan = CheckPlan(gold_share=0.5, reask_share=0.5, reask_after=1)
+    import_practice(db, file(practice_rows(3)))
+    plan = CheckPlan(gold_share=0.5, reask_share=0.5, reask_after=1, practice=True)
     set_check_plan(db, plan)
     seen = [arm for who in ("ann", "bob") for arm in arms(label(db, who, outcome="b"))]
     assert set(seen) == set(CHECKS)
@@ -561,3 +562,86 @@ def test_nothing_is_learned_from_checks(judged_twice: Database, file: Any, tmp_p
     assert learned() == before
     after = db.read(worker_files._SAMPLED_SO_FAR, stream=["random"], apart=["written", *CHECKS])
     assert sorted(map(str, after)) == sorted(map(str, sampled))
+
+
+# ------------------------------------------------------------------ practice
+
+
+def practice_rows(count: int) -> list[dict[str, Any]]:
+    return [row | {"explanation": f"Because **{n}**."} for n, row in enumerate(gold_rows(count))]
+
+
+def test_practice_comes_first_with_an_explanation_and_only_if_asked_for(
+    db: Database, file: Any
+) -> None:
+    fill(db, 6)
+    import_practice(db, file(practice_rows(3)))
+    assert set(arms(queue.lease(db, "ann", 16).pairs)) == {"random"}
+    ask_for_practice(db, True)
+    bob = annotators.by_name(db, "bob")
+    assert bob
+    session = LabelSession(db)
+    since = queue.midnight(db.clock())
+
+    pairs = session.lease(bob, 2).pairs
+
+    assert [pair.notice for pair in pairs] == [PRACTICE] * 2
+    fields = {"strength": None, "criteria": {}, "comment": "", "milliseconds": None}
+    operation = session.judgment_operation(
+        bob, id=str(uuid.uuid4()), comparison=pairs[0].id, outcome="a", **fields
+    )
+    judgment, answer = db.write(operation)
+    assert answer
+    right = "a" if pairs[0].a.text.startswith("right") else "b"
+    assert (answer.answer, answer.matched) == (right, right == "a")
+    assert answer.html == answer.text.replace(
+        "Because **", '<p dir="auto">Because <strong>'
+    ).replace("**.", "</strong>.</p>\n")
+    assert judgment.comparison == pairs[0].id
+    assert queue.progress(db, "bob", since=since).remaining == 2 + 6
+    seen = label(db, "bob")
+    assert arms(seen)[:2] == ["practice"] * 2
+    assert "practice" not in arms(seen)[2:]
+    assert "practice" not in arms(label(db, "bob"))
+
+
+def test_the_first_answer_to_a_practice_pair_counts(db: Database, file: Any) -> None:
+    fill(db, 1)
+    import_practice(db, file(practice_rows(1)))
+    ask_for_practice(db, True)
+    [pair] = queue.lease(db, "ann", 1).pairs
+    wrong = "b" if pair.left.startswith("right") else "a"
+    give(db, pair, "ann", wrong)
+    judgments.undo(db, id="u", annotator="ann")
+    give(db, pair, "ann", "a" if wrong == "b" else "b")
+    found = check_results(db)["ann"].practice
+    assert (found.answered, found.matched) == (1, 0)
+
+
+def test_the_pass_mark_is_a_lower_bound() -> None:
+    def state(matched: int, answered: int) -> str:
+        return practice_state(CheckResult(answered=answered, matched=matched), pairs=12, mark=0.5)
+
+    # Wilson, one-sided 95%, z = 1.645: 9 of 12: (.75 + .1127 − 1.645 √(.015625 + .0047)) / 1.2255
+    # = .513; 8 of 12: .432.
+    assert [state(n, 12) for n in (8, 9, 12)] == ["below the mark", "passed", "passed"]
+    assert [state(0, 0), state(11, 11)] == ["not started", "in progress"]
+
+
+def test_a_practice_pair_needs_an_explanation(db: Database, file: Any) -> None:
+    with pytest.raises(BadFile) as refused:
+        import_practice(db, file([practice_rows(1)[0], practice_rows(2)[1] | {"explanation": " "}]))
+    assert list(reasons(refused)) == [2]
+
+
+def test_the_latest_choice_about_practice_counts(db: Database) -> None:
+    set_check_plan(db, CheckPlan(practice=True))
+    assert check_plan_of(db).practice
+    ask_for_practice(db, False)
+    set_check_plan(db, CheckPlan(practice=True))  # the settings files did not change
+    assert not check_plan_of(db).practice
+    set_check_plan(db, CheckPlan(practice=True, gold_share=0.1))
+    assert (check_plan_of(db).practice, check_plan_of(db).gold_share) == (False, 0.1)
+    set_check_plan(db, CheckPlan())
+    ask_for_practice(db, True)
+    assert check_plan_of(db) == CheckPlan(practice=True)
