@@ -2,8 +2,8 @@
 
     python -m benchmarks.click_to_next [--labels 60]
 
-Runs two rounds on the real server: without changes, and with every POST delayed by 100 ms, as on a
-slow network.  The time runs from the key event's timestamp to the frame that paints the next pair
+Runs two rounds on the real server: without changes, and with every request delayed by 300 ms, as on
+a slow network.  The time runs from the key event's timestamp to the frame that paints the next pair
 (a task queued after the animation frame).  Keys are pressed as soon as the page accepts a verdict
 on the pair it shows, so no press is lost or queued.  Every wait has a timeout; the exit status is 1
 if one expires.  Prints one JSON object.
@@ -21,7 +21,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from playwright.sync_api import Page, Route
+from playwright.sync_api import Page
 from playwright.sync_api import TimeoutError as TooLate
 
 from benchmarks.common import ROOT, percentiles
@@ -95,10 +95,13 @@ def in_time(otherwise: str) -> Iterator[None]:
         raise SystemExit(f"click_to_next: {otherwise} within {LIMIT_S} s") from None
 
 
-def delay_post(route: Route) -> None:
-    """Simulate a slow network: delay each POST by 100 ms."""
-    time.sleep(0.1)
-    route.continue_()
+def delay_requests(page: Page, milliseconds: int) -> None:
+    """Let Chromium delay each request, as on a slow network."""
+    conditions = {"offline": False, "latency": milliseconds}
+    unlimited = {"downloadThroughput": -1, "uploadThroughput": -1}
+    page.context.new_cdp_session(page).send(
+        "Network.emulateNetworkConditions", {**conditions, **unlimited}
+    )
 
 
 def run(folder: Path, labels: int) -> dict[str, Any]:
@@ -108,12 +111,12 @@ def run(folder: Path, labels: int) -> dict[str, Any]:
         add_pairs(db, believable(2 * labels + 2 * queue.MAX_SHARE))
         app = make_app(db)
         with serving(app) as server, chromium() as browser:
-            for name in ("near", "post_delayed_100_ms"):
+            for name in ("near", "delayed_300_ms"):
                 who = add_person(db, name)
                 secret = tokens.issue(db, who.id, "session", lifetime=None)
                 with new_page(browser, cookie=(server.url, app.state.auth.cookie, secret)) as page:
                     if name != "near":
-                        page.route("**/label/api/judgments", delay_post)
+                        delay_requests(page, 300)
                     page.set_default_timeout(LIMIT_S * 1000)
                     start = time.perf_counter()
                     with in_time("the first pair did not appear"):

@@ -248,6 +248,7 @@ _PROGRESS = f"""
                OR ((c.arm = 'written' OR c.id IN (SELECT comparison FROM checks))
                    AND mine.created_at >= ({_BEGUN}))) AS done,
            (SELECT count(*) FROM acted ANTI JOIN checks USING (comparison)) AS pairs,
+           (SELECT count(*) FROM mine ANTI JOIN checks USING (comparison)) AS own_pairs,
            (SELECT count(*) FROM checked WHERE kind = 'gold') AS gold,
            (SELECT count(*) FROM checked WHERE kind = 'reask') AS reask,
            (SELECT count(*) FROM gold WHERE item NOT IN (FROM familiar)) AS gold_left,
@@ -276,7 +277,8 @@ class Progress:
 def progress(db: Database, annotator: str, *, since: datetime) -> Progress:
     """The annotator's progress; `today` counts from `since`.  Does not use the writer thread."""
     [row] = db.read(_PROGRESS, annotator=annotator, since=since)
-    pairs, left, practice = row.pop("pairs"), row.pop("gold_left"), row.pop("practice_left")
+    pairs, own = row.pop("pairs"), row.pop("own_pairs")
+    left, practice = row.pop("gold_left"), row.pop("practice_left")
     kinds: tuple[CheckKind, ...] = ("gold", "reask")
     answered = {kind: row.pop(kind) for kind in kinds}
     plan = settings.check_plan_of(db)
@@ -290,7 +292,10 @@ def progress(db: Database, annotator: str, *, since: datetime) -> Progress:
             ) - answered[kind]
             for kind in kinds
         }  # fmt: skip
-        row["remaining"] += min(max(0, ahead["gold"]), left) + max(0, ahead["reask"])
+        # Only judged pairs are asked again, some pairs later.
+        judged = own + max(0, remaining - plan.reask_after)
+        again = max(0, min(ahead["reask"], judged - answered["reask"]))
+        row["remaining"] += min(max(0, ahead["gold"]), left) + again
     return Progress(**row)
 
 
