@@ -88,7 +88,8 @@ class ShownMessage(ShownText):
 class ShownPair:
     """A comparison as one annotator sees it, `a` on the left or above `b`.
 
-    `notice` says why both responses are not fully formatted, or that this is practice; usually "".
+    `notice` says why both responses are not fully formatted, or that this is practice, in
+    one line each; usually "".
     """
 
     id: str
@@ -280,7 +281,7 @@ def _kind(act: Judgment | Skip | Flag) -> str:
 def shown_pair(pair: LeasedPair) -> ShownPair:
     left, right, notice = render_pair(pair.left, pair.right)
     if pair.comparison.arm == "practice":
-        notice = f"{PRACTICE} {notice}".strip()
+        notice = f"{PRACTICE}\n{notice}".strip()
     return ShownPair(
         id=pair.comparison.id,
         prompt=tuple(shown_message(message) for message in pair.prompt.messages),

@@ -22,7 +22,7 @@ _TEXT = re.compile(rf"\bt\(\s*{_STRING}")
 _PLURAL = re.compile(rf"\btn\(\s*[\w.\[\]]+,\s*{_STRING},\s*{_STRING}")
 # Sentences of the server that a page translates when it shows them.
 _SENTENCES: dict[ModuleType, tuple[str, ...]] = {
-    session: ("NEEDS_STRENGTH", "NEEDS_SAFETY", "NEEDS_RATIONALE", "DEFAULT_GUIDELINES"),
+    session: ("NEEDS_STRENGTH", "NEEDS_SAFETY", "NEEDS_RATIONALE", "PRACTICE", "DEFAULT_GUIDELINES"),
     routes: ("NOT_STORED", "SIGN_IN_FIRST", "SOMEONE_ELSE"),
     access: ("FOR_RESEARCHERS", "NOT_AVAILABLE"),
     accounts: ("LINK_ENDED", "INVITE_ENDED", "DIFFERENT", "DIFFERENT_NEW"),

@@ -231,8 +231,10 @@ class Desk {
     if (!next) return;
     const dialog = $(".practice");
     const { practice, note } = next;
-    dialog.querySelector("h2").textContent = practice.matched ? "As expected" : `Expected: ${practice.answer.toUpperCase()}`;
-    dialog.querySelector(".given").textContent = `Your choice: ${note.what}. “${note.prompt}”`;
+    dialog.querySelector("h2").textContent = practice.matched
+      ? t("As expected")
+      : t("Expected: {judgment}", { judgment: OUTCOMES[practice.answer] });
+    dialog.querySelector(".given").textContent = t("Your choice: {judgment}. “{prompt}”", { judgment: note.what, prompt: note.prompt });
     dialog.querySelector(".text").innerHTML = practice.html; // rendered by the server, as responses are
     typesetEach(dialog.querySelector(".text"));
     dialog.onclose = () => this.showExplanation();

@@ -52,7 +52,9 @@ function showPair(pair, { plain, differences }) {
   const [a, b] = [$(".response.a .text"), $(".response.b .text")];
   fillText(a, pair.a, plain);
   fillText(b, pair.b, plain);
-  const notice = typesetAll(a, b) ? t(pair.notice) : MATH_NOTICE;
+  const notices = pair.notice.split("\n").map((line) => t(line));
+  if (!typesetAll(a, b)) notices.push(MATH_NOTICE);
+  const notice = [...new Set(notices)].join(" ").trim();
   $(".differing").textContent = differences ? markDifferences(a, b) : "";
   $(".differing").hidden = !differences;
   addCodeBars(a);

@@ -1,0 +1,56 @@
+"""Practice on the annotator's page: a notice, then the expected answer and why."""
+
+from __future__ import annotations
+
+import json
+
+from playwright.sync_api import expect
+
+from labeler.annotate.session import PRACTICE
+from labeler.translation import catalog
+from storage.importing.imports import import_practice
+from storage.tables import settings
+from tests.helpers.desk_browser import desk_page, press
+from tests.helpers.desk_world import add_person, make_app, plain_pairs, serving, workspace
+from tests.labeler.annotate.test_browser_axe import violations
+
+ROWS = [
+    {
+        "prompt": f"Practice {number}?",
+        "response_a": "right",
+        "response_b": "wrong",
+        "answer": "a",
+        "explanation": "**Right** because it is.",
+    }
+    for number in range(2)
+]
+
+
+def test_each_practice_pair_is_explained_after_the_choice(browser, tmp_path):
+    file = tmp_path / "practice.jsonl"
+    file.write_text("\n".join(map(json.dumps, ROWS)))
+    with workspace(tmp_path / "workspace", plain_pairs(4)) as db:
+        import_practice(db, file)
+        settings.ask_for_practice(db, True)
+        app = make_app(db)
+        with serving(app) as server:
+            who = add_person(db, "Ann")
+            with desk_page(browser, (db, app), server, who, locale="de") as page:
+                german = catalog("de")
+                for _ in ROWS:
+                    expect(page.locator(".notice")).to_have_text(german[PRACTICE])
+                    right = page.locator(".response", has_text="right").first
+                    side = "a" if "a" in right.get_attribute("class").split() else "b"
+                    page.keyboard.press({"a": "2", "b": "1"}[side])  # the wrong one
+                    dialog = page.locator("dialog.practice")
+                    expect(dialog).to_be_visible()
+                    expected = german["Expected: {judgment}"].format(
+                        judgment=german[f"{side.upper()} is better"]
+                    )
+                    expect(dialog.locator("h2")).to_have_text(expected)
+                    expect(dialog.locator("strong").first).to_have_text("Right")
+                    assert violations(page) == []
+                    page.keyboard.press("Enter")
+                    expect(dialog).to_be_hidden()
+                expect(page.locator(".notice")).to_be_hidden()
+                press(page, "1")
