@@ -198,6 +198,9 @@ ActId = Annotated[str, Field(min_length=1, max_length=100), AfterValidator(_with
 def label_routes(db: Database, generation: Generation | None = None) -> APIRouter:
     """The routes under ``/label/api``.  FastAPI runs the plain functions in threads."""
     routes, session = APIRouter(prefix="/label/api", responses=REFUSALS), LabelSession(db)
+    _add_act_routes(routes, db, session)
+    _add_reading_routes(routes, db, session)
+    _add_language_routes(routes, db)
     _add_live_routes(routes, LiveSession(db, generation))
 
     @routes.get("/next", **described(NextResponse))
@@ -217,6 +220,16 @@ def label_routes(db: Database, generation: Generation | None = None) -> APIRoute
             }
         # Encoded here, in the thread: FastAPI would copy every text again in the event loop.
         return JSONResponse(asdict(found) | none)
+
+    @routes.get("/openapi.json", include_in_schema=False)
+    async def openapi() -> JSONResponse:
+        return JSONResponse(document(routes))
+
+    return routes
+
+
+def _add_act_routes(routes: APIRouter, db: Database, session: LabelSession) -> None:
+    """The annotator's acts; each answer comes after the commit."""
 
     @routes.post("/judgments", **described(JudgedResponse))
     async def judge(body: JudgmentBody, annotator: CurrentAnnotator) -> JSONResponse:
@@ -250,6 +263,10 @@ def label_routes(db: Database, generation: Generation | None = None) -> APIRoute
         """Take back the latest act, or the one in `replaces`."""
         undone = session.undo(annotator, **body.fields())
         return {"id": str(body.id), "saved": True, "undone": asdict(undone)}
+
+
+def _add_reading_routes(routes: APIRouter, db: Database, session: LabelSession) -> None:
+    """What an annotator may read besides pairs."""
 
     @routes.get("/progress", **described(ProgressResponse))
     def progress(annotator: CurrentAnnotator, offset: Offset = 0) -> dict[str, Any]:
@@ -289,6 +306,10 @@ def label_routes(db: Database, generation: Generation | None = None) -> APIRoute
         """The guidelines for annotators."""
         return session.guidelines(language)
 
+
+def _add_language_routes(routes: APIRouter, db: Database) -> None:
+    """The language of the annotator's page."""
+
     @routes.post("/language", **described(LanguageResponse))
     def choose_language(body: LanguageBody, annotator: CurrentAnnotator) -> JSONResponse:
         """Show the pages in another language from now on, in every browser of the annotator."""
@@ -303,12 +324,6 @@ def label_routes(db: Database, generation: Generation | None = None) -> APIRoute
         if language not in LANGUAGES:
             raise NotFound(f"There are no texts in {language!r}; there are {', '.join(LANGUAGES)}.")
         return JSONResponse(dict(catalog(language)))
-
-    @routes.get("/openapi.json", include_in_schema=False)
-    async def openapi() -> JSONResponse:
-        return JSONResponse(document(routes))
-
-    return routes
 
 
 def _add_live_routes(routes: APIRouter, session: LiveSession) -> None:

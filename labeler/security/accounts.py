@@ -252,14 +252,8 @@ def _sign_in_routes(routes: APIRouter, auth: Auth) -> None:
                     name.strip(), password, address=_address(request), headers=request.headers
                 )
         except (SignInRefused, Busy) as error:
-            again = sign_in_page(
-                auth,
-                spoken,
-                landing=next,
-                name=name,
-                problem=_in_words(error, spoken),
-                hint=_LOCAL_HINT if token else None,
-            )
+            problem, hint = _in_words(error, spoken), _LOCAL_HINT if token else None
+            again = sign_in_page(auth, spoken, landing=next, name=name, problem=problem, hint=hint)
             if isinstance(error, SignInRefused):
                 return HTMLResponse(again, 401)
             return HTMLResponse(again, 429, headers={"Retry-After": str(ceil(error.seconds))})

@@ -58,6 +58,12 @@ def judge(db: Database, **fields: Any) -> Judgment:
     return db.write(judgment_operation(**fields))
 
 
+_NOT_CURRENT = (
+    "your judgment {id!r} of this comparison is not the current one: it was revised or undone, "
+    "perhaps in another tab; reload the page"
+)
+
+
 def judgment_operation(
     *,
     id: str,
@@ -76,9 +82,9 @@ def judgment_operation(
 ) -> Callable[[Transaction], Judgment]:
     """The operation that stores a judgment with the sides of the screen, for `Database.submit`.
 
-    `outcome`, `criteria` and the keys of `reasons` and `safety` are a or b.  A second judgment of the same comparison revises the
-    annotator's current one; if `replaces` names another judgment, it is a Conflict.  An annotator
-    who has ever had a lease may judge, however late.
+    `outcome`, `criteria` and the keys of `reasons` and `safety` are a or b.  A second judgment of the
+    same comparison revises the annotator's current one; if `replaces` names another judgment, it is
+    a Conflict.  An annotator who has ever had a lease may judge, however late.
 
     Raises ValueError for an invalid judgment; the write raises NotFound, NotLeased or Conflict.
     """
@@ -110,10 +116,7 @@ def judgment_operation(
             created_at=tx.now(),
         )
         if replaces is not None and replaces != current and id not in item.acts:
-            raise Conflict(
-                f"your judgment {replaces!r} of this comparison is not the current one: it was "
-                "revised or undone, perhaps in another tab; reload the page"
-            )
+            raise Conflict(_NOT_CURRENT.format(id=replaces))
         if edit:
             _require_changed(tx, judgment)
         return _store_once(tx, item, judgment)
