@@ -324,6 +324,8 @@ def main() -> int:
     parser.add_argument("--each", type=int, default=40)
     parser.add_argument("--careless", type=float, default=0.3)
     given = parser.parse_args()
+    if given.seeds < 2:
+        parser.error(f"--seeds is {given.seeds} and must be at least 2")
     kinds = ["gold", "re-asks", "gold and re-asks", "agreement with others", "slope",
              "slope with gold"]  # fmt: skip
     table, reached = [], 0.0

@@ -9,7 +9,11 @@ const PATIENCE = 5000; // milliseconds for the server to answer before the copy 
 const NAMED_BY_CONTENT = /^\/label\/(assets|svelte)\//;
 const FILES = /^\/(static\/[\w.-]+|label\/(config|theme\.css|manifest\.json|favicon\.ico|(assets|static|svelte)\/.+|gradio_api\/(startup-events|app_id|info)\/?))$/;
 
-self.addEventListener("install", () => self.skipWaiting());
+self.addEventListener("install", (event) => {
+  // Acts do not pass through the worker: it would lose the last request of a page that closes.
+  event.addRoutes?.({ condition: { requestMethod: "POST" }, source: "network" });
+  self.skipWaiting();
+});
 
 self.addEventListener("activate", (event) => {
   event.waitUntil(

@@ -130,7 +130,7 @@ def fresh(browser, world, server):
 def test_buttons_and_help_show_the_same_keys(fresh):
     page, _ = fresh
     hints = page.eval_on_selector_all(
-        ".desk [data-key]",
+        ".desk [data-key]:not([hidden])",
         """all => all.map((n) => [n.dataset.key, n.getAttribute("aria-keyshortcuts"),
                                   n.querySelector("kbd")?.textContent])""",
     )

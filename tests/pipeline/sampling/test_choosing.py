@@ -179,7 +179,7 @@ def test_each_reward_model_ties_as_it_was_fitted(models: dict[str, str], tmp_pat
     ("missing", "kind", "why"),
     [
         (("reward", "reward_2"), "info", "there is no reward model yet"),
-        (("reward_2",), "warning", "reward-1 has one"),
+        (("reward_2",), "warning", "reward-1 has only one"),
     ],
 )
 def test_where_nobody_can_choose_pairs_are_random_and_it_is_said(
