@@ -23,12 +23,12 @@ from typing import Any
 import duckdb
 import httpx
 import pytest
-from typer.testing import CliRunner
 
 import launch
 from commands.studio import Studio
 from pipeline.loop.workspace_config import load_settings
 from storage.reports import LoopState
+from tests.helpers.command_line import run
 
 POLICY_PHASE = "policy"
 """What the phase and the stage that train the policy are called today."""
@@ -138,13 +138,6 @@ def old(unpacked: Path) -> Path:
     for file in (workspace / "config.toml", *workspace.glob("runs/*/job.json")):
         file.write_text(file.read_text().replace(MADE_IN, str(unpacked)))
     return workspace
-
-
-def run(*arguments: str | Path) -> str:
-    """What a command prints; what it raises is raised."""
-    result = CliRunner().invoke(launch.app, [str(a) for a in arguments], catch_exceptions=False)
-    assert result.exit_code == 0, result.output
-    return result.stdout
 
 
 def told(workspace: Path, *command: str) -> Any:

@@ -28,6 +28,7 @@ RESAMPLED = 2
 """How often a reply is sampled again if it equals the other one: equal replies teach nothing."""
 NOT_READY = "There is no model yet. The first one is made before sampling."
 OFF = "Live conversations are off in this project."
+ENDED_EARLY = "A reply ended early. Send the message again."
 Event = dict[str, Any]
 
 
@@ -212,7 +213,7 @@ class LiveSession:
                     text += piece
                     events.put_nowait({"event": "text", "side": side.name, "text": piece})
         if end is None:
-            raise GenerationRefused("A reply ended early. Send the message again.")
+            raise GenerationRefused(ENDED_EARLY)
         events.put_nowait({"event": "end", "side": side.name})
         return SampledReply(
             policy=side.model,

@@ -364,7 +364,8 @@ def explain_errors(app: FastAPI) -> None:
     def answer(status: int) -> Any:
         def handler(request: Request, error: Exception) -> JSONResponse:
             if status != 503:
-                return JSONResponse({"error": _sentence(error)}, status)
+                later = {"Retry-After": "5"} if status == 429 else None
+                return JSONResponse({"error": _sentence(error)}, status, later)
             _LOG.error("A request was refused: %s", error)
             sentence = str(error) if _is_researcher(request) else NOT_STORED
             return JSONResponse({"error": sentence}, status, {"Retry-After": "5"})

@@ -17,6 +17,7 @@ from labeler.security.auth import SESSION_LIFETIME, Auth, SignInRefused
 from labeler.security.passwords import MAX_PASSWORD_LENGTH, MIN_PASSWORD_LENGTH, Busy
 from labeler.translation import LANGUAGES, RIGHT_TO_LEFT, accepted, fill, translated
 from storage.records import Annotator
+from storage.tables import annotators
 
 STATIC = Path(__file__).parents[1] / "static"
 
@@ -317,8 +318,8 @@ def _password_routes(routes: APIRouter, auth: Auth) -> None:
                 person, old, password, address=_address(request), headers=request.headers
             )
         except (Busy, SignInRefused, ValueError) as error:
-            statuses = {Busy: 429, ValueError: 422}
-            status = statuses.get(type(error), 403)
+            status = 403 if isinstance(error, SignInRefused) else 422
+            status = 429 if isinstance(error, Busy) else status
             again_page = _change_page(person, spoken, _in_words(error, spoken), status)
             if isinstance(error, Busy):
                 again_page.headers["Retry-After"] = str(ceil(error.seconds))
@@ -405,6 +406,8 @@ def _signed_in(auth: Auth, request: Request, who: Annotator, *, landing: str) ->
         samesite="lax",
         secure=secure,
     )
+    if language := annotators.language(auth.db, who.id):
+        keep_language(response, language)
     if who.password_hash:
         response.set_cookie(
             auth.browsers.cookie(who),

@@ -206,17 +206,25 @@ class Generation:
             return None
         service = await asyncio.to_thread(self._started, model)
         give_up = self._clock() + START_SECONDS
-        async with self._client(service) as client:
-            while True:
-                if not service.alive or self._clock() > give_up:
-                    _LOG.error("The generation service did not start; see %s", self._log)
-                    raise GenerationRefused(self.refusal() or NOT_STARTED)
-                try:
-                    if (await client.get("models")).is_success:
-                        return service
-                except httpx.TransportError:
-                    pass
-                await asyncio.sleep(_POLL)
+        while not await self._answers(service):
+            if refusal := self.refusal():
+                raise GenerationRefused(refusal)
+            if service.answered and not service.alive:  # it was just killed: its end is seen late
+                service = await asyncio.to_thread(self._started, model)
+            elif not service.alive or self._clock() > give_up:
+                _LOG.error("The generation service did not start; see %s", self._log)
+                raise GenerationRefused(NOT_STARTED)
+            await asyncio.sleep(_POLL)
+        service.answered = True
+        return service
+
+    async def _answers(self, service: ServiceProcess) -> bool:
+        """Whether the service has loaded and answers."""
+        try:
+            async with self._client(service) as client:
+                return service.alive and (await client.get("models")).is_success
+        except httpx.TransportError:
+            return False
 
     def _started(self, model: str) -> ServiceProcess:
         """The process that serves a model, started if needed."""

@@ -32,6 +32,8 @@ class ServiceProcess:
         self.socket = self.folder / "socket"
         self._log = log
         self._child: subprocess.Popen[bytes] | None = None
+        self.answered = False
+        """Whether it has answered: then its end is a crash, not a failed start."""
 
     def start(self, command: list[str]) -> None:
         """Start the process; its output goes to the log."""

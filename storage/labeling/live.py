@@ -35,6 +35,11 @@ from storage.tables import iterations, prompts
 MAX_MESSAGE_LENGTH = 20_000
 """Characters of a message that an annotator writes."""
 UNJUDGED = "Judge the last turn first."
+LAST_TURN = "The conversation has reached its last turn. Start a new one."
+BOTH_BAD = "Neither reply can be answered after Both bad. Start a new conversation."
+SET_ASIDE = "You skipped or flagged the last turn. Start a new conversation."
+EVALUATION = "This text is one of the project's evaluation prompts. Change it or write another one."
+ELSEWHERE = "The conversation went on in another tab. Reload the page."
 LEASE = timedelta(days=7)
 """How long the annotator can judge the turn; nobody else can."""
 
@@ -152,11 +157,11 @@ def is_over(db: Database, conversation: Conversation, annotator: str, most: int)
     """Why the conversation cannot go on, in one sentence; None if it can."""
     last = conversation.turns[-1]
     if len(conversation.turns) >= most:
-        return f"The conversation has reached its {most} turns. Start a new one."
+        return LAST_TURN
     if last.outcome == "both_bad":
-        return "Neither reply can be answered after Both bad. Start a new conversation."
+        return BOTH_BAD
     if db.read(_LEFT, comparison=last.comparison.id):
-        return "You skipped or flagged the last turn. Start a new conversation."
+        return SET_ASIDE
     if last.continued(annotator) is None:
         return UNJUDGED
     return None
@@ -202,9 +207,7 @@ def _require_open(db: Database, messages: Sequence[Message]) -> None:
     id = Prompt.make(messages, role="live").id
     known = prompts.get_many(db, [id]).get(id)
     if known is not None and known.role in KEPT_APART:
-        raise Conflict(
-            "This text is one of the project's evaluation prompts. Change it or write another one."
-        )
+        raise Conflict(EVALUATION)
 
 
 def store(db: Database, turn: NextTurn, replies: Mapping[str, SampledReply]) -> Comparison:
@@ -220,7 +223,7 @@ def store(db: Database, turn: NextTurn, replies: Mapping[str, SampledReply]) -> 
     def operation(tx: Transaction) -> Comparison:
         rows = tx.rows(_TURNS, annotator=turn.annotator, conversation=turn.conversation)
         if len(rows) != turn.number - 1:
-            raise Conflict("The conversation went on in another tab. Reload the page.")
+            raise Conflict(ELSEWHERE)
         moment = tx.now()
         made = Comparison(
             id=turn.comparison,

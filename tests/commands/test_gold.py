@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -15,14 +13,9 @@ from pipeline.loop.loop import Loop
 from storage.engine.database import Database
 from storage.records import Judgment
 from storage.tables.settings import CheckPlan, check_plan
+from tests.helpers.command_line import told
 from tests.helpers.storage_world import fill
 from tests.helpers.tiny import save_tiny
-
-
-def run(*arguments: str | Path) -> Any:
-    result = CliRunner().invoke(app, [str(a) for a in arguments], catch_exceptions=False)
-    assert result.exit_code == 0, result.output
-    return json.loads(result.stdout)
 
 
 @pytest.fixture
@@ -45,19 +38,19 @@ def workspace(tmp_path: Path) -> Path:
 
 def test_gold_is_made_listed_retired_and_imported(workspace: Path, tmp_path: Path) -> None:
     where = ("--workspace", workspace, "--json")
-    assert run("gold", "make", "--count", "1", *where) == {"made": 1, "candidates": 1}
-    [made] = run("gold", "list", *where)
+    assert told("gold", "make", "--count", "1", *where) == {"made": 1, "candidates": 1}
+    [made] = told("gold", "list", *where)
     assert (made["source"], made["answer"], made["active"]) == ("c1-0", "first", True)
     assert made["messages"] == [{"role": "user", "content": "question 1.0?"}]
-    assert run("gold", "retire", made["id"], *where)["active"] is False
-    assert run("status", *where)["checks"]["gold_pairs"] == 0
-    assert run("gold", "restore", made["id"], *where)["active"] is True
+    assert told("gold", "retire", made["id"], *where)["active"] is False
+    assert told("status", *where)["checks"]["gold_pairs"] == 0
+    assert told("gold", "restore", made["id"], *where)["active"] is True
 
     file = tmp_path / "gold.csv"
     file.write_text("prompt,response_a,response_b,answer\nWhy?,Because.,No.,a\n")
-    report = run("import", "--gold", file, *where)
+    report = told("import", "--gold", file, *where)
     assert report["added"]["checks"] == 1
-    assert run("status", *where)["checks"]["gold_pairs"] == 2
+    assert told("status", *where)["checks"]["gold_pairs"] == 2
 
 
 def test_the_defaults_of_the_settings_are_those_of_the_queue(db: Database) -> None:

@@ -23,6 +23,7 @@ from storage.engine.database import Database
 from storage.engine.workspace import publish_server
 from storage.errors import NotFound, explain
 from storage.tables import iterations, models, runs
+from tests.helpers.command_line import told
 from tests.helpers.storage_world import ROOT, fill
 from tests.helpers.tiny import save_tiny
 
@@ -34,23 +35,13 @@ JUDGMENTS = [
 ]
 
 
-def run(*arguments: str | Path) -> Any:
-    """What a command prints, as JSON where it is JSON; what it raises is raised."""
-    result = CliRunner().invoke(app, [str(a) for a in arguments], catch_exceptions=False)
-    assert result.exit_code == 0, result.output
-    try:
-        return json.loads(result.stdout)
-    except json.JSONDecodeError:
-        return result.stdout
-
-
 @pytest.fixture(scope="module", params=["at rest", "beside a server"])
 def workspace(request: pytest.FixtureRequest, tmp_path_factory: Any) -> Iterator[Path]:
     """An iteration with three pairs to label, so that the loop waits for people."""
     folder = tmp_path_factory.mktemp("studio")
     model = save_tiny(folder / "model")
     place = folder / "workspace"
-    assert "is ready" in run("init", "--workspace", place, "--model", model)
+    assert "is ready" in told("init", "--workspace", place, "--model", model)
     with Database.open(place) as db:
         fill(db, pairs=3)
     if request.param == "at rest":
@@ -85,32 +76,32 @@ def write(path: Path, rows: list[dict[str, Any]]) -> Path:
 
 def test_people_are_added_listed_and_disabled(workspace: Path):
     here = ("--workspace", workspace)
-    made = run("users", "add", "Ada", "--role", "researcher", "--token", *here, "--json")
+    made = told("users", "add", "Ada", "--role", "researcher", "--token", *here, "--json")
     assert made["token"]
-    made = run("users", "add", "Ben", *here, "--json")
+    made = told("users", "add", "Ben", *here, "--json")
     assert "/invite?token=" in made["invite"]
-    assert (made["added"], run("users", "add", "Ben", *here, "--json")["added"]) == (True, False)
-    run("users", "disable", "Ben", *here)
-    people = {p["name"]: p for p in run("users", "list", *here, "--json")}
+    assert (made["added"], told("users", "add", "Ben", *here, "--json")["added"]) == (True, False)
+    told("users", "disable", "Ben", *here)
+    people = {p["name"]: p for p in told("users", "list", *here, "--json")}
     assert (people["Ada"]["role"], people["Ben"]["role"]) == ("researcher", "annotator")
-    table = run("users", "list", *here).splitlines()
+    table = told("users", "list", *here).splitlines()
     assert table[0].split()[:2] == ["id", "name"]
     assert [line.split()[1] for line in table[1:]] == list(people)
     with pytest.raises(ValueError, match="Ada"):
-        run("users", "add", "Ada", *here)
+        told("users", "add", "Ada", *here)
     with pytest.raises(ValueError, match="'Ben' is disabled; `users enable` enables the account"):
-        run("users", "add", "Ben", *here)
-    assert not run("users", "enable", "Ben", *here, "--json")["disabled"]
-    assert "/invite?token=" in json.dumps(run("users", "add", "Ben", *here, "--json"))
+        told("users", "add", "Ben", *here)
+    assert not told("users", "enable", "Ben", *here, "--json")["disabled"]
+    assert "/invite?token=" in json.dumps(told("users", "add", "Ben", *here, "--json"))
 
 
 def test_a_server_prints_a_further_sign_in_link(workspace: Path):
     here = ("--workspace", workspace)
     if not (workspace / "server.json").exists():
         with pytest.raises(ValueError, match="`serve` starts one"):
-            run("link", *here)
+            told("link", *here)
         return
-    links = [run("link", *here).strip() for _ in range(2)]
+    links = [told("link", *here).strip() for _ in range(2)]
     assert len(set(links)) == 2
     for link in links:
         assert httpx.get(link).status_code == 200
@@ -125,127 +116,129 @@ def test_a_server_prints_a_further_sign_in_link(workspace: Path):
 
 def test_the_only_researcher_cannot_be_disabled(tmp_path: Path):
     here = ("--workspace", tmp_path / "workspace")
-    run("init", *here, "--model", save_tiny(tmp_path / "model"))
-    run("users", "add", "Ada", "--role", "researcher", *here)
+    told("init", *here, "--model", save_tiny(tmp_path / "model"))
+    told("users", "add", "Ada", "--role", "researcher", *here)
     with pytest.raises(ValueError, match="Ada is the only researcher; add another one first"):
-        run("users", "disable", "Ada", *here)
-    run("users", "add", "Bea", "--role", "researcher", *here)
-    assert run("users", "disable", "Ada", *here, "--json")["disabled"]
+        told("users", "disable", "Ada", *here)
+    told("users", "add", "Bea", "--role", "researcher", *here)
+    assert told("users", "disable", "Ada", *here, "--json")["disabled"]
 
 
 def test_status_says_what_stopped_and_what_goes_on(tmp_path: Path):
     here = ("--workspace", tmp_path / "workspace")
-    run("init", *here, "--model", save_tiny(tmp_path / "model"))
+    told("init", *here, "--model", save_tiny(tmp_path / "model"))
     with Database.open(here[1]) as db:
         iterations.save(db, records.Iteration(number=1, phase="reward", labels_wanted=3))
         failed = records.Run(id="r", stage="reward", iteration=1, status="failed", directory="runs/r",
                      reason="out of memory")  # fmt: skip
         runs.save(db, failed)
-    trouble = run("status", *here, "--json")["trouble"]
+    trouble = told("status", *here, "--json")["trouble"]
     assert trouble.startswith("the reward stage stopped: out of memory. Continue with")
     assert f"`python launch.py retry --workspace {here[1]}`" in trouble
     assert "launch.py resume" not in trouble
     (here[1] / "runs" / "r" / "checkpoint" / "checkpoint-10").mkdir(parents=True)
-    trouble = run("status", *here, "--json")["trouble"]
+    trouble = told("status", *here, "--json")["trouble"]
     assert f"`python launch.py resume --workspace {here[1]}`" in trouble
 
 
 def test_judgments_come_in_and_go_out(workspace: Path, tmp_path: Path):
     here = ("--workspace", workspace)
-    before = run("status", *here, "--json")["judgments"]
+    before = told("status", *here, "--json")["judgments"]
     rows = [row | {"annotator": name} for row in JUDGMENTS for name in ("Eve", "Flo")]
-    report = run("import", "--judgments", write(tmp_path / "votes.jsonl", rows), *here, "--json")
+    report = told("import", "--judgments", write(tmp_path / "votes.jsonl", rows), *here, "--json")
     assert report["rows"] == 6
-    status = run("status", *here, "--json")
+    status = told("status", *here, "--json")
     assert (before, status["judgments"], status["agreement"]["percent"]) == (0, 6, 1.0)
 
     out = tmp_path / "raw.jsonl"
-    run("export", "--format", "raw", "--ties", "keep", "--names", "--out", out, *here)
+    told("export", "--format", "raw", "--ties", "keep", "--names", "--out", out, *here)
     raw = [json.loads(line) for line in out.read_text().splitlines()]
     assert sorted((r["annotator"], r["outcome"]) for r in raw) == sorted(
         (name, row["outcome"]) for row in JUDGMENTS for name in ("Eve", "Flo")
     )
-    run("export", "--format", "trl", "--out", tmp_path / "pairs.jsonl", *here)
+    told("export", "--format", "trl", "--out", tmp_path / "pairs.jsonl", *here)
     chosen = [json.loads(line) for line in (tmp_path / "pairs.jsonl").read_text().splitlines()]
     assert {(r["chosen"], r["rejected"]) for r in chosen} == {("Tea.", "Coffee.")}
     with pytest.raises(ValueError, match="--history needs --format raw"):
-        run("export", "--history", "--out", tmp_path / "none.jsonl", *here)
+        told("export", "--history", "--out", tmp_path / "none.jsonl", *here)
 
 
 def test_bad_rows_are_named_and_nothing_comes_in(workspace: Path, tmp_path: Path):
     here = ("--workspace", workspace)
-    prompts = run("status", *here, "--json")["prompts"]
+    prompts = told("status", *here, "--json")["prompts"]
     bad = write(tmp_path / "bad.jsonl", [{"prompt": "Fine?"}, {"prompt": 7, "role": "boss"}])
     with pytest.raises(ValueError, match=r"line 2.*boss"):
-        run("import", "--prompts", bad, *here)
-    assert run("status", *here, "--json")["prompts"] == prompts
-    report = run("import", "--prompts", bad, "--skip-bad", "--role", "audit", *here, "--json")
+        told("import", "--prompts", bad, *here)
+    assert told("status", *here, "--json")["prompts"] == prompts
+    report = told("import", "--prompts", bad, "--skip-bad", "--role", "audit", *here, "--json")
     assert [row["line"] for row in report["skipped"]] == [2]
-    after = run("status", *here, "--json")["prompts"]
+    after = told("status", *here, "--json")["prompts"]
     assert after == prompts | {"audit": prompts.get("audit", 0) + 1}
 
 
 def test_a_role_is_given_to_whatever_prompts_a_file_brings(tmp_path: Path):
     here = ("--workspace", tmp_path / "workspace")
-    run("init", *here, "--model", save_tiny(tmp_path / "model"))
+    told("init", *here, "--model", save_tiny(tmp_path / "model"))
     pairs = [{"prompt": "P?", "chosen": "Yes.", "rejected": "No."}]
     votes = write(tmp_path / "votes.jsonl", [row | {"annotator": "Ann"} for row in JUDGMENTS])
-    run("import", "--judgments", votes, "--role", "held-out", *here)
-    run("import", "--preferences", write(tmp_path / "p.jsonl", pairs), "--role", "audit", *here)
-    assert run("status", *here, "--json")["prompts"] == {"held-out": 3, "audit": 1}
+    told("import", "--judgments", votes, "--role", "held-out", *here)
+    told("import", "--preferences", write(tmp_path / "p.jsonl", pairs), "--role", "audit", *here)
+    assert told("status", *here, "--json")["prompts"] == {"held-out": 3, "audit": 1}
     shown = write(tmp_path / "sft.jsonl", [{"prompt": "Q?", "response": "A."}])
     with pytest.raises(ValueError, match="demonstrations have the role sft; import them without"):
-        run("import", "--sft", shown, "--role", "train", *here)
+        told("import", "--sft", shown, "--role", "train", *here)
     with pytest.raises(ValueError, match="--public is for hub datasets"):
-        run("export", "--public", "--out", tmp_path / "x.jsonl", *here)
+        told("export", "--public", "--out", tmp_path / "x.jsonl", *here)
 
 
 def test_warnings_beyond_the_first_ten_are_counted(workspace: Path, tmp_path: Path):
     rows = [{"prompt": f"Is {i} odd?", "role": "audit", "color": "red"} for i in range(3)]
     rows += [{"prompt": i, "role": "audit"} for i in range(14)]  # numbers, kept with a warning
-    told = run("import", "--prompts", write(tmp_path / "odd.jsonl", rows), "--workspace", workspace)
-    assert told.count("kept as") <= 10
-    assert "more warnings; --json lists them all" in told
+    printed = told(
+        "import", "--prompts", write(tmp_path / "odd.jsonl", rows), "--workspace", workspace
+    )
+    assert printed.count("kept as") <= 10
+    assert "more warnings; --json lists them all" in printed
 
 
 def test_there_is_nothing_to_resume_while_nothing_is_stopped(workspace: Path):
     for command in ("resume", "retry"):
         with pytest.raises(ValueError, match="no stage is stopped"):
-            run(command, "--workspace", workspace)
+            told(command, "--workspace", workspace)
 
 
 def test_an_export_never_lands_among_the_workspaces_own_files(workspace: Path):
     before = (workspace / "journal.jsonl").read_bytes()
     for place in ("journal.jsonl", "models/x.jsonl", ""):
         with pytest.raises(ValueError, match="is in the workspace"):
-            run("export", "--out", workspace / place, "--workspace", workspace)
+            told("export", "--out", workspace / place, "--workspace", workspace)
     assert (workspace / "journal.jsonl").read_bytes() == before
 
 
 def test_a_name_is_trimmed_and_shows_what_it_is(workspace: Path):
     here = ("--workspace", workspace)
-    assert run("users", "add", "  Zoe ", "--token", *here, "--json")["name"] == "Zoe"
+    assert told("users", "add", "  Zoe ", "--token", *here, "--json")["name"] == "Zoe"
     for name, says in (
         ("", "needs a name"),
         ("a\u202eb", r"contains U\+202E, which is invisible"),
         ("x" * 101, "at most 100 characters; .* has 101"),
     ):
         with pytest.raises(ValueError, match=says):
-            run("users", "add", name, *here)
+            told("users", "add", name, *here)
 
 
 def test_a_lineage_of_nothing_names_what_there_is(workspace: Path):
     with pytest.raises((ValueError, LookupError), match="policy-7"):
-        run("lineage", "policy-7", "--workspace", workspace)
+        told("lineage", "policy-7", "--workspace", workspace)
 
 
 def test_a_backup_is_restored_and_the_journal_rebuilds(workspace: Path, tmp_path: Path):
     here = ("--workspace", workspace)
-    status = run("status", *here, "--json")
-    run("backup", tmp_path / "copy", *here)
+    status = told("status", *here, "--json")
+    told("backup", tmp_path / "copy", *here)
     other = tmp_path / "other"  # no `init`: where the disk is lost, so are the settings
-    assert "is as it was" in run("restore", tmp_path / "copy", "--workspace", other)
-    assert run("status", "--workspace", other, "--json") == status
+    assert "is as it was" in told("restore", tmp_path / "copy", "--workspace", other)
+    assert told("status", "--workspace", other, "--json") == status
     own = (workspace / "config.toml").read_text()
     assert str(workspace.parent / "model") in own
     assert (other / "config.toml").read_text() == own
@@ -261,28 +254,28 @@ def test_a_backup_is_restored_and_the_journal_rebuilds(workspace: Path, tmp_path
     result = CliRunner().invoke(app, trained)
     assert result.exit_code == 0
     assert "to continue the loop, copy models/policy-9 from" in result.stderr
-    run("rebuild", *here)
-    assert run("status", *here, "--json") == status
+    told("rebuild", *here)
+    assert told("status", *here, "--json") == status
 
 
 def test_a_link_is_refused_where_the_server_was_killed(tmp_path: Path):
     place = tmp_path / "workspace"
-    run("init", "--workspace", place, "--model", save_tiny(tmp_path / "model"))
+    told("init", "--workspace", place, "--model", save_tiny(tmp_path / "model"))
     (place / "server.json").write_text('{"url": "http://127.0.0.1:9", "token": "t"}')
     with pytest.raises(ValueError, match=r"no server has .* open; `serve` starts one"):
-        run("link", "--workspace", place)
+        told("link", "--workspace", place)
 
 
 def test_data_without_settings_are_never_given_those_of_the_demo(tmp_path: Path):
     place, model = tmp_path / "workspace", save_tiny(tmp_path / "model")
-    run("init", "--workspace", place, "--model", model)
+    told("init", "--workspace", place, "--model", model)
     (place / "config.toml").unlink()
     for command in (("status",), ("init",), ("users", "add", "Ann"), ("settings",)):
         with pytest.raises(ValueError, match=r"config\.toml is missing; put it back, or"):
-            run(*command, "--workspace", place)
+            told(*command, "--workspace", place)
     assert not (place / "config.toml").exists()
-    run("init", "--workspace", place, "--model", model)
-    assert run("status", "--workspace", place, "--json")["judgments"] == 0
+    told("init", "--workspace", place, "--model", model)
+    assert told("status", "--workspace", place, "--json")["judgments"] == 0
 
 
 def test_a_mistyped_workspace_is_not_made(tmp_path: Path):
@@ -292,27 +285,27 @@ def test_a_mistyped_workspace_is_not_made(tmp_path: Path):
         with pytest.raises(
             NotFound, match=r"mistyped is not a workspace; .*`python launch.py init`"
         ):
-            run(*command, "--workspace", place)
+            told(*command, "--workspace", place)
     assert not place.exists()
-    run("init", "--workspace", place, "--model", save_tiny(tmp_path / "model"))
+    told("init", "--workspace", place, "--model", save_tiny(tmp_path / "model"))
     (place / "workspace.duckdb").unlink()  # as after an `init` that was killed: settings alone
     (place / "journal.jsonl").unlink()
-    assert run("import", "--prompts", prompts, "--workspace", place, "--json")["rows"] == 1
+    assert told("import", "--prompts", prompts, "--workspace", place, "--json")["rows"] == 1
 
 
 def test_training_without_labels_is_refused_in_a_sentence(tmp_path: Path):
     place = tmp_path / "fresh"
-    run("init", "--workspace", place, "--model", save_tiny(tmp_path / "model"))
+    told("init", "--workspace", place, "--model", save_tiny(tmp_path / "model"))
     with pytest.raises(ValueError, match="there are no prompts yet"):
-        run("iterate", "--workspace", place)
+        told("iterate", "--workspace", place)
     with Database.open(place) as db:
         fill(db, pairs=1)
     with pytest.raises(ValueError, match="There are no labels yet"):
-        run("iterate", "--workspace", place)
+        told("iterate", "--workspace", place)
     with pytest.raises(ValueError, match=r"did you mean 'ppo\.kl_weight'"):
-        run("iterate", "--set", "ppo.kl_wieght=1", "--workspace", place)
+        told("iterate", "--set", "ppo.kl_wieght=1", "--workspace", place)
     with pytest.raises(ValueError, match=r"sampling\.top_p is read when .* config\.toml or with"):
-        run("iterate", "--set", "sampling.top_p=0.5", "--workspace", place)
+        told("iterate", "--set", "sampling.top_p=0.5", "--workspace", place)
 
 
 def test_mistakes_end_in_one_sentence_and_status_1(
@@ -347,7 +340,7 @@ def test_mistakes_end_in_one_sentence_and_status_1(
 def said_of(workspace: Path, *arguments: str | Path) -> str:
     """The one line in which a command refuses, as the person at the terminal reads it."""
     with pytest.raises(ValueError) as refused:
-        run(*arguments, "--workspace", workspace)
+        told(*arguments, "--workspace", workspace)
     return explain(refused.value)
 
 
@@ -363,7 +356,7 @@ def test_a_path_where_nothing_can_be_made_is_a_sentence(tmp_path: Path):
             f"{nowhere} cannot be created, because /proc does not accept new files; {other}"
         )
     place = tmp_path / "workspace"
-    run("init", "--workspace", place, "--model", save_tiny(tmp_path / "model"))
+    told("init", "--workspace", place, "--model", save_tiny(tmp_path / "model"))
     with Database.open(place) as db:
         fill(db, pairs=1)
     for out in ("/proc/x", "/proc/x.jsonl"):
@@ -380,7 +373,7 @@ def test_a_path_where_nothing_can_be_made_is_a_sentence(tmp_path: Path):
 
 def test_damage_names_the_way_out(tmp_path: Path):
     place = tmp_path / "workspace"
-    run("init", "--workspace", place, "--model", save_tiny(tmp_path / "model"))
+    told("init", "--workspace", place, "--model", save_tiny(tmp_path / "model"))
     with Database.open(place) as db:
         fill(db, pairs=3)
     database = place / "workspace.duckdb"
@@ -388,21 +381,21 @@ def test_damage_names_the_way_out(tmp_path: Path):
     for damaged in (whole[: len(whole) // 2], b"", b"rubbish" * 1000):
         database.write_bytes(damaged)
         with pytest.raises(RuntimeError, match=r"launch\.py rebuild"):
-            run("status", "--workspace", place)
-    run("rebuild", "--workspace", place)
-    assert run("status", "--workspace", place, "--json")["comparisons"] == 3
+            told("status", "--workspace", place)
+    told("rebuild", "--workspace", place)
+    assert told("status", "--workspace", place, "--json")["comparisons"] == 3
 
 
 def test_a_server_that_is_gone_or_unreadable_is_said_in_a_sentence(workspace: Path, tmp_path: Path):
     place = tmp_path / "workspace"
-    run("init", "--workspace", place, "--model", workspace.parent / "model")
+    told("init", "--workspace", place, "--model", workspace.parent / "model")
     with Database.open(place):  # the lock of a process that answers nobody
         publish_server(place, url="http://127.0.0.1:9", token="t")
         with pytest.raises(ValueError, match="does not answer"):
-            run("status", "--workspace", place)
+            told("status", "--workspace", place)
         (place / "server.json").write_text('{"url": ')
         with pytest.raises(ValueError, match=r"server\.json cannot be read"):
-            run("status", "--workspace", place)
+            told("status", "--workspace", place)
 
 
 @pytest.mark.slow
@@ -424,49 +417,49 @@ def test_simulate_and_iterate_run_through_on_the_demo(tmp_path: Path):
     assert {"kl", "length"} <= first.keys()
 
     # A second iteration on the same labels, without a server.
-    evaluation = run("iterate", "--workspace", place)
+    evaluation = told("iterate", "--workspace", place)
     assert evaluation["policy"]["kl"] >= 0
-    status = run("status", "--workspace", place, "--json")
+    status = told("status", "--workspace", place, "--json")
     assert (status["iteration"]["number"], status["iteration"]["phase"]) == (3, "labeling")
-    assert "reward-2" in run("lineage", "policy-2", "--workspace", place)
+    assert "reward-2" in told("lineage", "policy-2", "--workspace", place)
 
     ruling = ("gate", "--override", "block", "--reason", "too long", "--by", "Rosa")
-    assert "Rosa ruled “block”: too long" in run(*ruling, "--workspace", place)
-    shown = run("gate", "--policy", "policy-2", "--workspace", place)
+    assert "Rosa ruled “block”: too long" in told(*ruling, "--workspace", place)
+    shown = told("gate", "--policy", "policy-2", "--workspace", place)
     assert shown.startswith("policy-2: blocked")
     assert "policy-1" not in shown
 
 
 def test_the_reward_report_says_that_there_is_nothing_to_report_on(workspace: Path):
     here = ("--workspace", workspace)
-    assert run("reward", "report", *here).strip() == "There is no reward model yet."
-    assert run("reward", "report", *here, "--json")["models"] == []
+    assert told("reward", "report", *here).strip() == "There is no reward model yet."
+    assert told("reward", "report", *here, "--json")["models"] == []
     for more in (("--model", "reward-1"), ("--curve",)):
         with pytest.raises(ValueError, match="there is no reward model"):
-            run("reward", "report", *here, *more)
+            told("reward", "report", *here, *more)
 
 
 def test_the_gate_says_what_it_knows_and_refuses_what_it_cannot(workspace: Path):
     here = ("--workspace", workspace)
-    assert run("gate", *here).strip() == "There is no trained policy to judge yet."
-    assert run("gate", *here, "--json")["policies"] == []
+    assert told("gate", *here).strip() == "There is no trained policy to judge yet."
+    assert told("gate", *here, "--json")["policies"] == []
     ruling = ("gate", "--override", "promote", *here)
     with pytest.raises((ValueError, LookupError), match="no model 'policy-7'"):
-        run(*ruling, "--policy", "policy-7", "--reason", "x")
+        told(*ruling, "--policy", "policy-7", "--reason", "x")
     with pytest.raises(ValueError, match="--reason and --by need --override"):
-        run("gate", "--reason", "x", *here)
+        told("gate", "--reason", "x", *here)
     with pytest.raises(ValueError, match="no trained policy policy-7; there are: none yet"):
-        run("gate", "--policy", "policy-7", *here)
+        told("gate", "--policy", "policy-7", *here)
 
 
 def test_settings_stand_with_value_default_and_meaning(workspace: Path):
-    general = run("settings", "--json")
+    general = told("settings", "--json")
     assert [s["name"] for s in general[:2]] == ["reward.tie_model", "reward.epochs"]
     assert {s["name"] for s in general} == {s.name for s in Config().settings()}
-    lines = run("settings").splitlines()
+    lines = told("settings").splitlines()
     assert len(lines) == 2 * len(general)
     assert "    Seed of all random choices in the pipeline." in lines
-    here = run("settings", "--workspace", workspace).splitlines()
+    here = told("settings", "--workspace", workspace).splitlines()
     assert (
         "ppo.max_new_tokens=256  (default: 64)" in here
     )  # pipeline/config/presets/default.toml says so
@@ -477,10 +470,10 @@ def test_settings_stand_with_value_default_and_meaning(workspace: Path):
 def test_a_judge_is_asked_once_and_counts_as_a_model(workspace: Path):
     here = ("--workspace", workspace)
     judge = ("judge", "--judge", "tests.pipeline.simulation.test_judge:likes_first", *here)
-    assert run(*judge, "--limit", 1, "--json")["judgments"] == 1
-    assert "judgments: 2" in run(*judge)
-    status = run("status", *here, "--json")
+    assert told(*judge, "--limit", 1, "--json")["judgments"] == 1
+    assert "judgments: 2" in told(*judge)
+    status = told("status", *here, "--json")
     assert status["judgments_by_kind"]["model"] == 3
     assert status["iteration"]["labels"] == 0
     with pytest.raises(ValueError, match="there is no module 'no_such'"):
-        run("judge", "--judge", "no_such:judge", *here)
+        told("judge", "--judge", "no_such:judge", *here)

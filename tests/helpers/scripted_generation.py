@@ -26,6 +26,12 @@ class Scripted:
     models: CurrentModels = _MODELS
     asked: list[ReplyRequest] = field(default_factory=list)
     open: int = 0
+    pause: asyncio.Event | None = None
+    """Holds every reply after its first word until it is set."""
+
+    def reset(self) -> None:
+        """As new: the application keeps this object."""
+        self.__dict__.update(Scripted().__dict__)
 
     def refusal(self) -> str | None:
         return self.stage and f"The {self.stage} stage uses the device."
@@ -46,8 +52,8 @@ class Scripted:
                 yield "Well, "
                 raise text
             for word in text.split(" "):
-                await asyncio.sleep(0)
                 yield word + " "
+                await (self.pause.wait() if self.pause else asyncio.sleep(0))
             yield ReplyEnd(finish_reason="stop", tokens=len(text))
         finally:
             self.open -= 1

@@ -70,6 +70,7 @@ class Desk {
         this.showForm();
       },
       ready: (pair) => this.buffer.putBack(pair),
+      left: () => this.buffer.leaveOut((pair) => pair.live),
       unsaved: (comparison) => this.outbox.waiting.some(({ body }) => body.comparison === comparison),
     });
     this.editor = new Editor({
@@ -92,8 +93,7 @@ class Desk {
     if (this.live.active && !pair?.live && !pair?.revises) {
       this.shown = null;
       showRevision(null);
-      showState("live");
-      this.live.show();
+      if (showState("live")) this.live.show();
     } else if (!pair) {
       // Leaving the page would lose acts that are only in memory.
       if (this.buffer.reason === "signed-out" && !this.outbox.hasVolatileActs) return location.assign("/sign-in?next=/label/");
@@ -187,6 +187,7 @@ class Desk {
     $("dialog[open]")?.close();
     this.live.leave();
     this.history = [];
+    this.explanations = [];
     showTrace("");
     this.buffer.stop("elsewhere");
     await this.outbox.rest();
@@ -210,6 +211,7 @@ class Desk {
     if (document.hidden) return;
     this.counts.refresh();
     this.loadGuidelines();
+    if (!this.live.known) this.live.load();
   }
 
   saved(act, data) {
@@ -237,7 +239,6 @@ class Desk {
     dialog.querySelector(".given").textContent = t("Your choice: {judgment}. “{prompt}”", { judgment: note.what, prompt: note.prompt });
     dialog.querySelector(".text").innerHTML = practice.html; // rendered by the server, as responses are
     typesetEach(dialog.querySelector(".text"));
-    dialog.onclose = () => this.showExplanation();
     dialog.showModal();
   }
 
@@ -249,7 +250,7 @@ class Desk {
   }
 
   act(path, more, what, inShort = what) {
-    const pair = this.buffer.current;
+    const pair = this.shown; // not the buffer's: a live conversation may cover the queue
     if (!pair) return;
     const id = newId();
     this.history.push({ id, pair, draft: this.draft.read(), revises: Boolean(more.replaces) });
@@ -268,6 +269,8 @@ class Desk {
   // `by`: the strength that a step of the scale states; otherwise it was chosen before.  `edit`: the
   // preferred response, improved; a revision with the same outcome keeps the earlier one.
   judge(outcome, by, edit) {
+    if (!this.shown) return;
+    if (this.unsent?.outcome === outcome) [by, edit] = [by ?? this.unsent.by, edit ?? this.unsent.edit];
     const said = this.draft.read();
     const strength = by ?? (this.form.scale === "two-step" ? said.strength : null);
     const prefers = outcome === "a" || outcome === "b";
@@ -276,12 +279,12 @@ class Desk {
     }
     const missing = this.missingPart(said);
     if (missing) {
-      this.unsent = [outcome, by, edit];
+      this.unsent = { outcome, by, edit };
       this.goTo(missing);
       return this.tell(MISSING[missing]);
     }
     const body = { outcome, milliseconds: this.stopwatch.read() };
-    const earlier = this.buffer.current?.revises;
+    const earlier = this.shown.revises;
     if (earlier) body.replaces = earlier.id;
     const improved = edit || (earlier?.outcome === outcome ? earlier.edit : "");
     if (improved) body.edit = improved;
@@ -301,7 +304,7 @@ class Desk {
   }
 
   edit() {
-    const pair = this.buffer.current;
+    const pair = this.shown;
     if (!pair) return;
     const { edits, strength } = this.draft.read();
     const { outcome, edit } = pair.revises ?? {};
@@ -322,12 +325,12 @@ class Desk {
   }
 
   flag() {
-    const pair = this.buffer.current;
+    const pair = this.shown;
     if (!pair) return;
     const dialog = $(".flagging");
     dialog.querySelector("textarea").value = "";
     dialog.onclose = () => {
-      if (dialog.returnValue !== "flag" || this.buffer.current !== pair) return;
+      if (dialog.returnValue !== "flag" || this.shown !== pair) return;
       this.act("/label/api/flag", { comment: dialog.querySelector("textarea").value.trim() }, t("Flagged"));
     };
     dialog.returnValue = "cancel";
@@ -400,6 +403,7 @@ class Desk {
   }
 
   comeBack(pair, draft) {
+    if (pair.live) this.live.stop(); // the replies to what is taken back
     if (!pair.live) this.live.leave();
     if (pair.revises) pair.revises.draft = draft;
     else this.drafts.keep(pair, draft);
@@ -549,6 +553,8 @@ class Desk {
     window.addEventListener("beforeunload", (event) => {
       if (this.outbox.hasVolatileActs) event.preventDefault();
     });
+    // Capturing, because this event does not bubble.
+    element.addEventListener("close", () => $("dialog[open]") || this.showExplanation(), true);
     window.addEventListener("pagehide", () => this.buffer.release());
     window.addEventListener("pageshow", ({ persisted }) => persisted && this.buffer.fetchOnce(1));
     window.addEventListener("online", () => this.wake());
@@ -617,7 +623,7 @@ class Desk {
   sendComment() {
     const earlier = this.shown?.revises;
     if (earlier) return this.judge(earlier.outcome, $(".choice.earlier")?.dataset.by && earlier.strength);
-    if (this.unsent) return this.judge(...this.unsent);
+    if (this.unsent) return this.judge(this.unsent.outcome);
     $(".comment textarea").blur();
     this.tell(this.form.scale === "two-step" ? t("Choose A or B first.") : t("Choose a step of the scale first."));
   }

@@ -176,7 +176,8 @@ function groupOf(className, label, buttons) {
 // Left and right go through the buttons of a group, up and down to the group before and after it.
 function moveByArrows(event) {
   const group = event.target.closest(".details [role=group] [role=group]");
-  const step = { ArrowLeft: -1, ArrowUp: -1, ArrowRight: 1, ArrowDown: 1 }[event.key];
+  const right = $(".desk").dir === "rtl" ? -1 : 1;
+  const step = { ArrowLeft: -right, ArrowUp: -1, ArrowRight: right, ArrowDown: 1 }[event.key];
   if (!group || !step || event.ctrlKey || event.metaKey || event.altKey) return;
   event.preventDefault();
   event.stopPropagation(); // an arrow may also be a shortcut

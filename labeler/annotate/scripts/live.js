@@ -5,20 +5,25 @@ const LIVE = "/label/api/live";
 const LOADING = 600000; // milliseconds in which a large model may load
 const LOOK = 100; // milliseconds between two looks at the outbox
 const LOST = t("The connection was lost. Send the message again.");
+const UNREACHABLE = t("Kitestring cannot be reached. This page keeps your labels and tries again.");
 const STOPPED = t("Stopped. Nothing was stored.");
 const LAST_TURN = t("The conversation has reached its last turn. Start a new one.");
 const BOTH_BAD = t("Neither reply can be answered after Both bad. Start a new conversation.");
-const SET_ASIDE = t("You skipped or flagged this turn. Start a new conversation.");
+const SET_ASIDE = t("You skipped or flagged the last turn. Start a new conversation.");
 
 class Live {
   // `changed()` is called when another view must be shown, `offered()` when live conversations are
   // possible, and `ready(pair)` with a complete turn.
-  // `unsaved(comparison)` is whether the server does not have its judgment yet.
-  constructor(annotator, { changed, offered, ready, unsaved }) {
+  // `unsaved(comparison)` is whether the server does not have its judgment yet, and `left()` is called
+  // when the annotator goes back to the queue.
+  constructor(annotator, { changed, offered, ready, unsaved, left }) {
     this.annotator = annotator;
     this.changed = changed;
     this.offered = offered;
+    this.left = left;
+    this.known = false; // whether the server has said if live conversations are on
     this.enabled = false;
+    this.begun = false; // a conversation that has no turn yet
     this.ready = ready;
     this.unsaved = unsaved;
     this.active = false;
@@ -33,6 +38,8 @@ class Live {
     };
     this.button("fresh").onclick = () => {
       this.reset();
+      this.begun = true;
+      this.say("");
       this.show();
     };
     this.button("stop").onclick = () => this.stop();
@@ -56,15 +63,17 @@ class Live {
   // Ask the server whether live conversations are on, and for the newest one.
   async load() {
     const { status, data } = await this.ask("GET", LIVE);
+    if (status !== 200) return { reason: data.error };
+    this.known = true;
     for (const button of $$("[data-do=live]")) button.hidden = !data.enabled;
     if (data.enabled && !this.enabled) {
       this.enabled = true;
       this.offered();
     }
-    if (status !== 200 || !data.enabled) return { ...data, reason: data.reason ?? data.error };
+    if (!data.enabled) return data;
     this.turns = data.turns;
     this.suggestions = data.suggestions;
-    if (data.conversation && !this.conversation) {
+    if (data.conversation && !this.conversation && !this.begun) {
       const { id, turn, messages, over } = data.conversation;
       Object.assign(this, { conversation: id, turn, messages, over: over ?? "" });
     }
@@ -76,15 +85,15 @@ class Live {
       return await request(method, path, null, this.annotator, timeout);
     } catch (problem) {
       if (!(problem instanceof Unreachable)) throw problem;
-      return { status: 0, data: { error: LOST } };
+      return { status: 0, data: { error: UNREACHABLE } };
     }
   }
 
   // Enter the conversation, or go back to the queue.
   async toggle() {
-    this.active = !this.active;
+    if (this.active) return this.leave();
+    this.active = true;
     this.changed();
-    if (!this.active) return this.leave();
     this.say(t("Loading …"));
     const { reason, conversation } = await this.load();
     if (!this.active) return;
@@ -101,6 +110,7 @@ class Live {
   leave() {
     this.active = false;
     this.stop();
+    this.left();
   }
 
   // What is not on the screen must not be found by a search of the page.
@@ -139,11 +149,11 @@ class Live {
   }
 
   say(sentence) {
-    this.root.querySelector(".heard").textContent = sentence;
+    this.root.querySelector(".heard").textContent = t(sentence); // it may be the server's
   }
 
   refuse(sentence) {
-    this.say(`${sentence} ${t("Meanwhile, the queue has pairs.")}`);
+    this.say(`${t(sentence)} ${t("Meanwhile, the queue has pairs.")}`);
   }
 
   stop() {
@@ -216,10 +226,9 @@ class Live {
     }
   }
 
-  hear({ event, side, text, conversation, messages }) {
+  hear({ event, side, text, conversation, turn, messages }) {
     if (event === "turn") {
-      this.conversation = conversation;
-      this.messages = messages;
+      Object.assign(this, { conversation, turn, messages, begun: false });
       return this.show();
     }
     const card = this.root.querySelector(`.streams .${side} .text`);

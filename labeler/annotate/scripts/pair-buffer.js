@@ -69,6 +69,15 @@ class PairBuffer {
     this.changed();
   }
 
+  // Without pairs that the server gives again when they are wanted.
+  leaveOut(unwanted) {
+    const left = this.pairs.filter(unwanted).map(({ id }) => id);
+    this.pairs = this.pairs.filter((pair) => !unwanted(pair));
+    this.copy.drop(left);
+    this.changed();
+    this.fill();
+  }
+
   // Stop showing pairs, because of another tab or another person.
   stop(reason) {
     clearTimeout(this.timer);

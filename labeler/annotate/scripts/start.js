@@ -44,31 +44,31 @@ function setTextSize(size) {
   }
 }
 
-// The choice is kept on the server for the person, and in this browser for the next load.
+// The server keeps the choice for the person, and sets the cookie for the next load.
 function offerLanguages(person) {
   const select = $(".language select");
   const options = Object.entries(LANGUAGES).map(([tag, name]) => new Option(name, tag, false, tag === language));
   for (const option of options) option.lang = option.value;
   select.replaceChildren(...options);
   select.onchange = async () => {
+    let problem = t("No connection: the language is unchanged.");
     try {
       const { status, data } = await request("POST", "/label/api/language", { language: select.value }, person.id);
-      if (status !== 200) throw new Unreachable(data.error);
-      remember("language", select.value);
-      location.reload();
-    } catch (problem) {
-      if (!(problem instanceof Unreachable)) throw problem;
-      select.value = language;
-      announce(t("No connection: the language is unchanged."));
+      if (status === 200) return location.reload();
+      problem = t(data.error);
+    } catch (error) {
+      if (!(error instanceof Unreachable)) throw error;
     }
+    select.value = language;
+    $(".menu [role=status]").textContent = problem;
   };
 }
 
 // Whether the person chose another language, in another browser: the page is loaded again in it.
 function speaksAnother({ language: chosen }) {
   if (!chosen || chosen === language) return false;
-  remember("language", chosen);
-  if (recall("language") !== chosen) return false; // private mode
+  document.cookie = `kitestring_language=${chosen}; path=/; max-age=31536000; samesite=lax`;
+  if (chosenLanguage() !== chosen) return false; // cookies are off
   location.reload();
   return true;
 }

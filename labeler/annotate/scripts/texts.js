@@ -2,9 +2,15 @@
 // is its name in the catalogs of other languages (`labeler/locales/`).  A text without a translation
 // stays English.
 
-const language = recall("language") ?? browserLanguage();
+const language = chosenLanguage() ?? browserLanguage();
 const catalog = loadCatalog();
 const plurals = new Intl.PluralRules(language);
+
+// The cookie of the account pages, so that both are in one language.
+function chosenLanguage() {
+  const [, chosen] = /(?:^|; )kitestring_language=(\w+)/.exec(document.cookie) ?? [];
+  return chosen === "en" || chosen in CATALOGS ? chosen : null;
+}
 
 function browserLanguage() {
   const wanted = navigator.languages.map((tag) => tag.toLowerCase().split("-")[0]);

@@ -102,12 +102,14 @@ function showIdle(reason, today, withOthers = 0) {
   $(".empty p").textContent = sentence + (known ? heldByOthers(withOthers) : "") + thanks;
 }
 
-// `state` is loading, judging, idle or live.
+// `state` is loading, judging, idle or live; returns whether it was another one before.
 function showState(state) {
+  const changed = $(".desk").dataset.state !== state;
   $(".desk").dataset.state = state;
   $(".pair").hidden = state !== "judging";
   $(".live").hidden = state !== "live";
   $(".empty").hidden = state === "judging" || state === "live";
+  return changed;
 }
 
 // Without a pair, the bar has only Undo (see the styles), if there is anything to undo.

@@ -100,11 +100,12 @@ class AnnotatorsTab(Tab):
         practice = gold.listing(self._db, "practice")
         used = tuple(pair.id for pair in (*pairs, *practice) if pair.active)
         mark = settings.check_plan_of(self._db).practice_mark
-        states: dict[str, PracticeState] = {
-            id: practice_state(each.practice, pairs=sum(p.active for p in practice), mark=mark)
-            for id, each in self._checks.get(version, occasion=used).items()
-        }
         checks = self._checks.get(version, occasion=used)
+        active = sum(pair.active for pair in practice)
+        states: dict[str, PracticeState] = {
+            id: practice_state(each.practice, pairs=active, mark=mark)
+            for id, each in checks.items()
+        }
         candidates = self._candidates.get(version, occasion=len(pairs))
         return {
             self.people: render(annotators_view.people(work, now=moment)),

@@ -108,9 +108,8 @@ class DataTab(Tab):
         self._guidelines()
         self.inputs = [self.format, self.ties, self.file, self.names]
         self.outputs = [self.link, self.prompts, self.versions]
-        self.form = [
-            *(self.scale, self.strength, self.criteria, self.reasons, self.rationale, self.safety),
-        ]
+        choices = (self.scale, self.strength, self.criteria)
+        self.form = [*choices, self.reasons, self.rationale, self.safety]
         self.loaded = [self.language, self.guidelines, self.preview, *self.form]
         for control in (self.format, self.ties, self.file, self.names):
             on(control.input, self._link, self.inputs, [self.link])

@@ -16,6 +16,13 @@ from tests.helpers.desk_browser import (
 )
 
 
+def write_edit(page, text):
+    """Open the editor, choose A and write."""
+    page.keyboard.press("e")
+    page.locator(".editor").get_by_role("radio", name="A", exact=True).check()
+    page.locator(".editor textarea").fill(text)
+
+
 def test_the_better_response_is_edited_and_stored_with_its_judgment(browser, world, server, who):
     with desk_page(browser, world, server, who) as page:
         before = shown(page)
@@ -49,9 +56,7 @@ def test_the_better_response_is_edited_and_stored_with_its_judgment(browser, wor
 def test_an_unsent_edit_survives_a_reload_and_a_choice_sends_none(browser, world, server, who):
     with desk_page(browser, world, server, who) as page:
         before = shown(page)
-        page.keyboard.press("e")
-        page.locator(".editor").get_by_role("radio", name="A", exact=True).check()
-        page.locator(".editor textarea").fill("shorter")
+        write_edit(page, "shorter")
         page.keyboard.press("Escape")
         page.reload()
         wait_for_shown(page, before)
@@ -68,9 +73,7 @@ def test_an_unsent_edit_survives_a_reload_and_a_choice_sends_none(browser, world
 def test_a_revision_keeps_the_edit_of_the_same_choice(browser, world, server, who):
     with desk_page(browser, world, server, who) as page:
         before = shown(page)
-        page.keyboard.press("e")
-        page.locator(".editor").get_by_role("radio", name="A", exact=True).check()
-        page.locator(".editor textarea").fill("better")
+        write_edit(page, "better")
         page.keyboard.press("Control+Enter")
         wait_for_other(page, before)
         status(page, "saved")
@@ -89,9 +92,7 @@ def test_a_required_strength_is_required_of_an_edit(browser, world, server, who)
     settings.choose_judgment_form(world[0], form)
     with desk_page(browser, world, server, who) as page:
         before = shown(page)
-        page.keyboard.press("e")
-        page.locator(".editor").get_by_role("radio", name="A", exact=True).check()
-        page.locator(".editor textarea").fill("better")
+        write_edit(page, "better")
         page.keyboard.press("Control+Enter")
         expect(page.locator(".editor .said")).to_contain_text("First choose how much better")
         page.locator(".editor").get_by_role("radio", name="much").check()
@@ -102,3 +103,19 @@ def test_a_required_strength_is_required_of_an_edit(browser, world, server, who)
     assert [(row["edit"], row["strength"]) for row in judgments_of(world[0], who)] == [
         ("better", 3)
     ]
+
+
+def test_an_edit_waits_for_a_required_part(browser, world, server, who):
+    settings.choose_judgment_form(world[0], settings.JudgmentForm(safety="required"))
+    with desk_page(browser, world, server, who) as page:
+        before = shown(page)
+        write_edit(page, "better")
+        page.keyboard.press("Control+Enter")
+        expect(page.locator(".told")).to_contain_text("First label both responses")
+        for side in "ab":
+            page.locator(f"[data-safety=safe][data-side={side}]").click()
+        page.locator(".choice.a").click()
+        wait_for_other(page, before)
+        status(page, "saved")
+    settings.choose_judgment_form(world[0], settings.JudgmentForm())
+    assert [row["edit"] for row in judgments_of(world[0], who)] == ["better"]

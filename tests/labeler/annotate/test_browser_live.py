@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from dataclasses import replace
 
@@ -26,7 +27,7 @@ def studio(tmp_path_factory):
 
 @pytest.fixture
 def script(studio):
-    studio[3].__dict__.update(Scripted().__dict__)
+    studio[3].reset()
     return studio[3]
 
 
@@ -53,13 +54,6 @@ def say(page, text):
     wait_for_pair(page)
 
 
-def judged(db):
-    return db.read(
-        "SELECT c.turn, j.outcome FROM current_judgments AS j "
-        "JOIN comparisons AS c ON c.id = j.comparison WHERE c.arm = 'live' ORDER BY j.created_at"
-    )
-
-
 def test_a_conversation_by_keyboard_alone(page, script):
     script.texts = ["Eight minutes.", "Ask a cook.", "Yes.", "No."]
     enter(page)
@@ -84,7 +78,28 @@ def test_a_conversation_by_keyboard_alone(page, script):
     assert shown(page)[0].startswith("Question number")
 
 
-def test_replies_stream_before_they_are_complete(page, script):
+def test_replies_stream_and_keys_answer_no_hidden_pair(studio, page, script):
+    db = studio[1][0]
+    script.texts = ["One more.", "Two more."]
+    script.pause = asyncio.Event()
+    enter(page)
+    page.keyboard.type("How long?")
+    page.keyboard.press("Control+Enter")
+    streams = page.locator(".live .streams .text")
+    expect(streams.first).to_have_text(re.compile("One|Two"))
+    expect(streams.last).to_have_text(re.compile("One|Two"))
+    for key in "129sef":  # the queue's pair is not on the screen
+        page.keyboard.press(key)
+    expect(page.locator("dialog[open]")).to_have_count(0)
+    script.pause.set()
+    wait_for_pair(page)
+    assert {*shown(page)[1:]} == {"One more.", "Two more."}
+    expect(page.locator(".status")).to_have_attribute("data-status", "ready")
+    assert page.locator(".trace").inner_text() == ""
+    assert db.read("SELECT 1 FROM skips") == []
+
+
+def test_a_failed_turn_keeps_the_message(page, script):
     script.texts = ["A word and " + "more " * 5, GenerationRefused("It stopped.")]
     enter(page)
     page.keyboard.type("How long?")
@@ -116,6 +131,44 @@ def test_undo_brings_the_turn_back(page, script):
     page.get_by_role("button", name="New conversation").click()
     expect(page.locator(".live textarea")).to_be_focused()
     expect(page.locator(".live .turns")).to_have_text("Turn 1 of 3")
+
+
+def test_the_key_leads_back_to_the_queue_and_to_the_turn_again(page, script):
+    script.texts = ["One.", "Two."]
+    enter(page)
+    say(page, "How long?")
+    before = shown(page)
+    page.keyboard.press("l")
+    expect(page.locator(".turn.last .text").first).to_contain_text("Question number")
+    page.keyboard.press("l")
+    expect(page.locator(".turn.last .text").first).to_have_text("How long?")
+    wait_for_pair(page)
+    assert shown(page) == before
+
+
+def test_a_new_conversation_stays_new(page, script):
+    script.texts = ["One.", "Two."]
+    enter(page)
+    say(page, "How long?")
+    page.keyboard.press("1")
+    expect(page.locator(".live .turns")).to_have_text("Turn 2 of 3")
+    page.get_by_role("button", name="New conversation").click()
+    expect(page.locator(".live .turns")).to_have_text("Turn 1 of 3")
+    page.keyboard.press("Escape")
+    page.keyboard.press("l")
+    wait_for_pair(page)
+    page.keyboard.press("l")
+    expect(page.locator(".live .heard")).to_have_text("")
+    expect(page.locator(".live .turns")).to_have_text("Turn 1 of 3")
+    expect(page.locator(".live .talk .turn")).to_have_count(0)
+
+
+def test_without_a_connection_the_way_back_stays(page):
+    page.route("**/label/api/live", lambda route: route.abort())
+    page.keyboard.press("l")
+    expect(page.locator(".live .heard")).to_contain_text("Kitestring cannot be reached.")
+    page.get_by_role("button", name="Back to the queue").click()
+    wait_for_pair(page)
 
 
 def test_a_reload_continues_the_conversation(page, script):

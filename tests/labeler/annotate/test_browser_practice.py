@@ -54,3 +54,26 @@ def test_each_practice_pair_is_explained_after_the_choice(browser, tmp_path):
                     expect(dialog).to_be_hidden()
                 expect(page.locator(".notice")).to_be_hidden()
                 press(page, "1")
+
+
+def test_an_explanation_waits_for_another_dialog(browser, tmp_path):
+    file = tmp_path / "practice.jsonl"
+    file.write_text(json.dumps(ROWS[0]))
+    with workspace(tmp_path / "workspace", plain_pairs(4)) as db:
+        import_practice(db, file)
+        settings.ask_for_practice(db, True)
+        app = make_app(db)
+        with (
+            serving(app) as server,
+            desk_page(browser, (db, app), server, add_person(db, "Ann")) as page,
+        ):
+            waiting = []
+            page.route("**/label/api/judgments", lambda route: waiting.append(route))
+            page.keyboard.press("1")
+            page.keyboard.press("?")
+            expect(page.locator(".help")).to_be_visible()
+            waiting[0].continue_()
+            expect(page.locator(".status")).to_have_attribute("data-status", "saved")
+            expect(page.locator("dialog.practice")).to_be_hidden()
+            page.keyboard.press("Escape")
+            expect(page.locator("dialog.practice")).to_be_visible()

@@ -21,6 +21,12 @@ from tests.helpers.desk_browser import (
 ELSEWHERE = "This page is open in another tab"
 # As over plain http, except on localhost.
 NO_LOCKS = "Object.defineProperty(Navigator.prototype, 'locks', { value: undefined })"
+# A tab takes the desk by force after 3 s, which pass between two steps on a busy machine.
+PATIENT = """
+const [signal, timer] = [AbortSignal.timeout, setTimeout];
+AbortSignal.timeout = (ms) => signal.call(AbortSignal, ms === 3000 ? 60000 : ms);
+window.setTimeout = (run, ms, ...rest) => timer(run, ms === 3000 ? 60000 : ms, ...rest);
+"""
 
 
 @pytest.fixture(params=["locks", "no locks"])
@@ -90,6 +96,7 @@ def test_what_was_unsent_is_sent_once_by_the_tab_that_took_over(tab, world, serv
     held = []
     tab.route("**/label/api/judgments", lambda route: held.append(route))
     seen = press(tab, "1", "2", "1")
+    tab.context.add_init_script(PATIENT)
     second = open_another(tab, server)
     second.get_by_role("button", name="Use it here").click()
     expect(tab.locator(".empty h1")).to_have_text(ELSEWHERE)

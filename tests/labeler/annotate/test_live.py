@@ -47,7 +47,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Database, 
 def script(world: Any) -> Scripted:
     """The script of the module's app, as new."""
     found: Scripted = world[2]
-    found.__dict__.update(Scripted().__dict__)
+    found.reset()
     return found
 
 
@@ -169,7 +169,7 @@ def test_a_conversation_goes_on_with_the_chosen_reply_and_ends(
         assert state["messages"][-1] == {
             "role": "assistant", "text": chosen, "html": last["pair"]["b"]["html"],
         }  # fmt: skip
-    assert "reached its 3 turns" in state["over"]
+    assert "reached its last turn" in state["over"]
     body = {"text": "More?", "conversation": conversation}
     refused = http.post("/label/api/live/turns", json=body)
     assert refused.status_code == 409

@@ -25,6 +25,7 @@ import pytest
 from pipeline.config.sections import Config
 from pipeline.models.hub import base_model_path
 from pipeline.serving.client import KEY, NOT_STARTED, STOPPED, Generation
+from pipeline.serving.process import ServiceProcess
 from storage.generation_records import (
     CurrentModels,
     GenerationBusy,
@@ -152,6 +153,30 @@ def test_a_killed_service_ends_its_replies_and_starts_again(tmp_path: Path) -> N
                         pass
             assert await read(generation, SHORT)
             assert generation.processes != [before]
+        finally:
+            generation.shut_down()
+
+    asyncio.run(killed())
+
+
+def test_a_service_that_dies_before_a_reply_begins_starts_again(
+    tmp_path: Path, monkeypatch
+) -> None:
+    async def killed() -> None:
+        generation = made(tmp_path / "log")
+        answers = generation._answers
+        try:
+            await read(generation, SHORT)
+            (before,) = generation.processes
+
+            async def dying(service: ServiceProcess) -> bool:
+                if service.pid == before:
+                    os.kill(before, signal.SIGKILL)
+                return await answers(service)
+
+            monkeypatch.setattr(generation, "_answers", dying)
+            assert await read(generation, SHORT)
+            assert generation.processes not in ([], [before])
         finally:
             generation.shut_down()
 

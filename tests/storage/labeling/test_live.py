@@ -171,7 +171,7 @@ def test_what_ends_a_conversation(world: Database, act: str) -> None:
     else:
         judge(world, one, "both_bad" if act == "both_bad" else "a")
     most = 1 if act == "most" else 5
-    words = {"both_bad": "Both bad", "most": "reached its 1 turn"}.get(act, "skipped or flagged")
+    words = {"both_bad": "Both bad", "most": "reached its last turn"}.get(act, "skipped or flagged")
     with pytest.raises(Conflict, match=words):
         begin(world, "And then?", one.conversation, most=most)
 
