@@ -179,6 +179,18 @@ def m011_practice(connection: Connection) -> None:
     connection.execute("ALTER TABLE checks ADD COLUMN explanation VARCHAR DEFAULT ''")
 
 
+_FLAG_ANSWERS = """
+CREATE TABLE flag_answers (
+    id VARCHAR PRIMARY KEY, flag VARCHAR NOT NULL, researcher VARCHAR NOT NULL,
+    text VARCHAR NOT NULL, created_at TIMESTAMPTZ, read_at TIMESTAMPTZ);
+"""
+
+
+def m012_flag_answers(connection: Connection) -> None:
+    """Answers of researchers to flags."""
+    connection.execute(_FLAG_ANSWERS)
+
+
 _ORDER = """
     SELECT id, row_number() OVER (ORDER BY created_at, id) AS seq FROM (
         SELECT id, created_at FROM judgments UNION ALL
@@ -198,6 +210,7 @@ MIGRATIONS: tuple[Migration, ...] = (
     m009_live,
     m010_edit,
     m011_practice,
+    m012_flag_answers,
 )
 
 # `journal_bytes`: the length of the journal that is applied, written in each group's transaction.
