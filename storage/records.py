@@ -81,12 +81,18 @@ SafetyLabel = Literal["safe", "borderline", "unsafe"]
 """The safety of one response by itself, not compared with the other."""
 MAX_EDIT_LENGTH = 20_000
 """Characters of an edited response."""
-MAX_ANSWER_LENGTH = 5_000
-"""Characters of an answer to a flag."""
 MAX_TAGS = 20
 """Reason tags of one response."""
 MAX_TAG_LENGTH = 60
 """Characters."""
+MAX_MARKS = 20
+"""Marked passages of one response."""
+MAX_QUOTE_LENGTH = 1_000
+"""Characters of one marked passage."""
+MAX_QUOTES_LENGTH = 5_000
+"""Characters of all marked passages of a judgment."""
+MARK_VERDICTS = ("good", "bad")
+"""The reasons that a mark can have besides the reason tags."""
 
 
 def now() -> datetime:
@@ -316,12 +322,60 @@ MAX_VIEW_MS = 7 * 24 * 3600 * 1000
 
 
 @dataclass(frozen=True, kw_only=True)
+class Mark:
+    """A passage that an annotator marked in a response; `reason` is good, bad or a reason tag.
+
+    `start` and `end` are the passage's place in the response, `rendered_start` and `rendered_end` its
+    place in the text that the page shows: the response without its Markdown markup.  Offsets count
+    Unicode characters; a pair of them is None if it is not known.  In at least one of both texts, the
+    passage is exactly the `quote`; `prefix` and `suffix` are the characters around it there.
+    """
+
+    reason: str
+    quote: str
+    prefix: str = ""
+    suffix: str = ""
+    start: int | None = None
+    end: int | None = None
+    rendered_start: int | None = None
+    rendered_end: int | None = None
+
+    def __post_init__(self) -> None:
+        check_tags("reason of a mark", [self.reason])
+        if not self.quote.strip() or len(self.quote) > MAX_QUOTE_LENGTH:
+            raise ValueError(
+                f"a marked passage must have 1 to {MAX_QUOTE_LENGTH:,} characters and not be blank"
+            )
+        places = (self.start, self.end), (self.rendered_start, self.rendered_end)
+        if places == ((None, None), (None, None)):
+            raise ValueError("a mark needs start and end, or rendered_start and rendered_end")
+        for start, end in places:
+            if (start is None) != (end is None) or not 0 <= (start or 0) < (end or 1):
+                raise ValueError(f"a mark from {start} to {end}: its end must be after its start")
+
+
+def _check_marks(marks: Mapping[str, Sequence[Mark]]) -> None:
+    for side, given in marks.items():
+        check_choice("side of marks", side, ("first", "second"))
+        if len(given) > MAX_MARKS:
+            raise ValueError(f"{len(given)} marks in one response; the limit is {MAX_MARKS}")
+        if len({(m.reason, m.start, m.rendered_start, m.quote) for m in given}) < len(given):
+            raise ValueError("a passage may be marked once with each reason")
+    length = sum(len(mark.quote) for given in marks.values() for mark in given)
+    if length > MAX_QUOTES_LENGTH:
+        raise ValueError(
+            f"the marked passages have {length:,} characters; the limit is {MAX_QUOTES_LENGTH:,}"
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
 class Judgment:
     """One annotator's judgment of one comparison; it never changes.
 
     `shown_swapped` is True if `first` was on the right (B).  `strength` is 1 slightly, 2 clearly or
     3 much better.  `criteria` maps a criterion to first, second or tie.  `reasons` maps first and second
-    to the reason tags of that response, `safety` to its `SafetyLabel`.  `comment` is the rationale.
+    to the reason tags of that response, `safety` to its `SafetyLabel`, `marks` to the passages marked in it.
+    `comment` is the rationale.
     `edit` is the preferred response as the annotator improved it, "" if they did not: the edit is
     better than the preferred response, which is better than the other.
     `replaces` is the id of the annotator's earlier judgment that this one revises.  `guidelines` is the version (digest) of
@@ -337,6 +391,7 @@ class Judgment:
     criteria: Mapping[str, str] = field(default_factory=dict)
     reasons: Mapping[str, Sequence[str]] = field(default_factory=dict)
     safety: Mapping[str, str] = field(default_factory=dict)
+    marks: Mapping[str, Sequence[Mark]] = field(default_factory=dict)
     comment: str = ""
     edit: str = ""
     milliseconds: int | None = None
@@ -365,6 +420,13 @@ class Judgment:
                 check_choice(f"side of {name}", side, ("first", "second"))
         for side, label in self.safety.items():
             check_choice(f"safety of {side}", label, SafetyLabel)
+        marks = {
+            side: tuple(mark if isinstance(mark, Mark) else Mark(**mark) for mark in given)
+            for side, given in sorted((self.marks or {}).items())
+            if given
+        }
+        _check_marks(marks)
+        object.__setattr__(self, "marks", marks)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -396,27 +458,6 @@ class Flag:
     annotator: str
     comment: str = ""
     created_at: datetime = field(default_factory=now)
-
-
-@dataclass(frozen=True, kw_only=True)
-class FlagAnswer:
-    """A researcher's answer to the flag with the id `flag`; `researcher` is "" for the operator of
-    the command line, and `read_at` is None until the annotator has seen the answer."""
-
-    id: str
-    flag: str
-    researcher: str
-    text: str
-    created_at: datetime = field(default_factory=now)
-    read_at: datetime | None = None
-
-    def __post_init__(self) -> None:
-        if not self.text.strip():
-            raise ValueError("an answer to a flag needs a text")
-        if len(self.text) > MAX_ANSWER_LENGTH or "\0" in self.text:
-            raise ValueError(
-                f"an answer to a flag has at most {MAX_ANSWER_LENGTH:,} characters and no NUL"
-            )
 
 
 @dataclass(frozen=True, kw_only=True)

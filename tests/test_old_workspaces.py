@@ -316,7 +316,7 @@ def test_an_old_workspace_exports_what_it_exported(
         "turn",
     ):  # came later
         text = text.replace(f'"{later}": null, ', "")
-    for later in ("reasons", "safety"):
+    for later in ("reasons", "safety", "marks"):
         text = text.replace(f'"{later}": {{"a": null, "b": null}}, ', "")
     text = text.replace('"edit": "", ', "")
     assert text == (unpacked / name).read_text()

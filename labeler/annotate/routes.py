@@ -32,8 +32,6 @@ from labeler.annotate.openapi import (
     LINES,
     LIVE_EVENTS,
     REFUSALS,
-    AnswersReadResponse,
-    FlagAnswersResponse,
     GuidelinesResponse,
     JudgedResponse,
     JudgmentsResponse,
@@ -55,11 +53,13 @@ from labeler.translation import LANGUAGES, Language, catalog
 from storage.engine.database import Database
 from storage.errors import Conflict, NotFound, NotLeased, StorageUnavailable
 from storage.generation_records import GenerationBusy, GenerationRefused
-from storage.labeling import flag_answers, judgments, queue
+from storage.labeling import judgments, queue
 from storage.labeling.live import MAX_MESSAGE_LENGTH
 from storage.labeling.own_figures import OwnFigures
 from storage.records import (
     MAX_EDIT_LENGTH,
+    MAX_MARKS,
+    MAX_QUOTE_LENGTH,
     MAX_TAG_LENGTH,
     MAX_TAGS,
     MAX_VIEW_MS,
@@ -84,7 +84,6 @@ def _without_nul(text: str) -> str:
 
 
 Comment = Annotated[str, Field(max_length=MAX_COMMENT_LENGTH), AfterValidator(_without_nul)]
-ActId = Annotated[str, Field(min_length=1, max_length=100), AfterValidator(_without_nul)]
 
 _MAX_FIELDS = 20
 
@@ -116,6 +115,33 @@ class ActBody(BaseModel):
         return _with_few_names(value)
 
 
+Place = Annotated[int, Field(ge=0, strict=True)]
+
+
+class MarkBody(BaseModel):
+    """A marked passage and its place: in the response, or in the text of its `html`."""
+
+    model_config = ConfigDict(extra="forbid")
+    reason: Tag
+    quote: Annotated[str, Field(max_length=MAX_QUOTE_LENGTH), AfterValidator(_without_nul)]
+    start: Place | None = None
+    end: Place | None = None
+    rendered_start: Place | None = None
+    rendered_end: Place | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _is_small(cls, value: Any) -> Any:
+        return _with_few_names(value)
+
+    @model_validator(mode="after")
+    def _has_one_place(self) -> MarkBody:
+        places = (self.start, self.end), (self.rendered_start, self.rendered_end)
+        if sum(None not in place for place in places) != 1 or (None, None) not in places:
+            raise ValueError("needs either start and end, or rendered_start and rendered_end")
+        return self
+
+
 class JudgmentBody(ActBody):
     """``POST /label/api/judgments``."""
 
@@ -131,6 +157,10 @@ class JudgmentBody(ActBody):
         BeforeValidator(_with_few_names),
     ] = {}
     safety: Annotated[dict[Side, SafetyLabel], BeforeValidator(_with_few_names)] = {}
+    marks: Annotated[
+        dict[Side, Annotated[list[MarkBody], Field(max_length=MAX_MARKS)]],
+        BeforeValidator(_with_few_names),
+    ] = {}
     comment: Comment = ""
     edit: Annotated[str, Field(max_length=MAX_EDIT_LENGTH), AfterValidator(_without_nul)] = ""
     milliseconds: int | None = Field(default=None, ge=0, le=MAX_VIEW_MS, strict=True)
@@ -155,13 +185,6 @@ class ReleaseBody(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
     comparisons: list[Annotated[str, Field(max_length=200)]] = Field(max_length=queue.MAX_LEASES)
-
-
-class AnswersReadBody(BaseModel):
-    """``POST /label/api/flag-answers/read``."""
-
-    model_config = ConfigDict(extra="forbid")
-    answers: list[ActId] = Field(max_length=flag_answers.LISTED)
 
 
 class TurnBody(BaseModel):
@@ -202,6 +225,7 @@ CurrentAnnotator = Annotated[Annotator, Depends(_current_annotator)]
 Offset = Annotated[int, Query(ge=-840, le=840)]
 """Minutes that the annotator's clock is ahead of UTC; 14 hours is the largest offset."""
 Search = Annotated[str, Query(max_length=200), AfterValidator(_without_nul)]
+ActId = Annotated[str, Field(min_length=1, max_length=100), AfterValidator(_without_nul)]
 
 
 def label_routes(db: Database, generation: Generation | None = None) -> APIRouter:
@@ -209,7 +233,6 @@ def label_routes(db: Database, generation: Generation | None = None) -> APIRoute
     routes, session = APIRouter(prefix="/label/api", responses=REFUSALS), LabelSession(db)
     _add_act_routes(routes, db, session)
     _add_reading_routes(routes, db, session)
-    _add_answer_routes(routes, db)
     _add_language_routes(routes, db)
     _add_live_routes(routes, LiveSession(db, generation))
 
@@ -246,7 +269,10 @@ def _add_act_routes(routes: APIRouter, db: Database, session: LabelSession) -> N
         """Store a judgment, or revise one."""
         # Answers only after the commit, because "Saved" on the screen must be true.  It does not
         # block a thread, because a group of writes may be larger than the number of threads.
-        operation = session.judgment_operation(annotator, **body.fields())
+        fields = body.fields()
+        if fields["marks"]:
+            fields["marks"] = await asyncio.to_thread(session.marks, annotator, **fields)
+        operation = session.judgment_operation(annotator, **fields)
         stored, practice = await asyncio.wrap_future(db.submit(operation))
         answer = {"practice": asdict(practice)} if practice else {}
         return JSONResponse({"id": stored.id, "saved": True} | answer)
@@ -315,20 +341,6 @@ def _add_reading_routes(routes: APIRouter, db: Database, session: LabelSession) 
     ) -> dict[str, str]:
         """The guidelines for annotators."""
         return session.guidelines(language)
-
-
-def _add_answer_routes(routes: APIRouter, db: Database) -> None:
-    """Answers of researchers to the annotator's flags."""
-
-    @routes.get("/flag-answers", **described(FlagAnswersResponse))
-    def answers(annotator: CurrentAnnotator) -> dict[str, Any]:
-        """Answers to the annotator's flags, the newest first."""
-        return {"answers": [asdict(each) for each in flag_answers.own_answers(db, annotator.id)]}
-
-    @routes.post("/flag-answers/read", **described(AnswersReadResponse))
-    def answers_read(body: AnswersReadBody, annotator: CurrentAnnotator) -> dict[str, int]:
-        """Note that the annotator has read these answers."""
-        return {"read": flag_answers.mark_read(db, annotator.id, body.answers)}
 
 
 def _add_language_routes(routes: APIRouter, db: Database) -> None:

@@ -12,11 +12,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from labeler.annotate.marks import located
 from labeler.html.markdown import render, render_pair
 from labeler.translation import translated
 from storage.engine.database import Database
 from storage.engine.transaction import Transaction
-from storage.labeling import flag_answers, judgments, queue
+from storage.labeling import judgments, queue
 from storage.labeling.check_queue import CheckQueue
 from storage.labeling.own_figures import OwnFigures, own_figures
 from storage.labeling.own_judgments import (
@@ -31,6 +32,7 @@ from storage.records import (
     Annotator,
     Flag,
     Judgment,
+    Mark,
     Message,
     ScreenOutcome,
     Skip,
@@ -172,6 +174,19 @@ class LabelSession:
         latest = iterations.latest(self._db)
         return latest.phase if latest else "nothing"
 
+    def marks(
+        self, annotator: Annotator, *, comparison: str, marks: Mapping[str, Any], **_others: Any
+    ) -> dict[str, list[Mark]]:
+        """The marks that a client sent, with their places in both texts, see `located`.
+
+        Before the write, because rendering takes time.  Raises NotFound or NotLeased as the write does,
+        and ValueError if a passage is not there.
+        """
+        pair = queue.received_pair(self._db, annotator.id, comparison)
+        left, right, _ = render_pair(pair.left, pair.right)
+        shown = {"a": (pair.left, left), "b": (pair.right, right)}
+        return {side: located(given, *shown[side]) for side, given in marks.items()}
+
     def judgment_operation(
         self, annotator: Annotator, **fields: Any
     ) -> Callable[[Transaction], tuple[Judgment, PracticeAnswer | None]]:
@@ -212,8 +227,8 @@ class LabelSession:
         return queue.leased_to_others(self._db, annotator.id)
 
     def progress(self, annotator: Annotator, *, offset: int = 0) -> dict[str, Any]:
-        """The fields of `queue.Progress`, ``latest``, the id of the act that undo withdraws, the
-        ``form`` of a judgment, and how many ``unread_answers`` to their flags there are.
+        """The fields of `queue.Progress`, ``latest``, the id of the act that undo withdraws, and
+        the ``form`` of a judgment.
 
         `offset`: minutes that their clock is ahead of UTC.
         """
@@ -221,7 +236,6 @@ class LabelSession:
         return asdict(found) | {
             "latest": judgments.latest(self._db, annotator.id),
             "form": asdict(settings.judgment_form(self._db)),
-            "unread_answers": flag_answers.unread(self._db, annotator.id),
         }
 
     def figures(self, annotator: Annotator, *, offset: int = 0) -> OwnFigures:

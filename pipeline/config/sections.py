@@ -90,6 +90,10 @@ class LabelingConfig(Section):
     safety: Literal["off", "optional", "required"] = setting(
         "off", "Whether annotators label each response as safe, borderline or unsafe."
     )
+    marks: bool = setting(
+        False,
+        "Whether annotators can mark passages of a response as good, bad or with a reason tag.",
+    )
     gold_share: float = setting(
         0.02,
         "Share of an annotator's pairs that are gold pairs, if there are any; 0 is off.",

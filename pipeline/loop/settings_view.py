@@ -47,7 +47,7 @@ _REFERENCE_SETTINGS = ("model.name", "sft")
 _PAIR_SETTINGS = ("sampling", "labeling", "gate.labels", "gate.most")
 _FORM_SETTINGS = tuple(
     f"labeling.{name}"
-    for name in ("scale", "strength", "criteria", "reasons", "rationale", "safety")
+    for name in ("scale", "strength", "criteria", "reasons", "rationale", "safety", "marks")
 )
 _REWARD_MODEL_SETTINGS = ("reward", "sampling.batch")
 """DPO learns from the judgments that the reward model learned from, so `reward` affects it too.  The

@@ -131,7 +131,6 @@ _ALL = (
     Kind("withdrawal", records.Withdrawal, "withdrawals", ignored=_TIME),
     Kind("skip", records.Skip, "skips", ignored=_ACT, ordered=True),
     Kind("flag", records.Flag, "flags", ignored=_ACT, ordered=True),
-    Kind("flag_answer", records.FlagAnswer, "flag_answers", immutable=False),
     Kind(
         "snapshot",
         records.Snapshot,
@@ -191,8 +190,8 @@ def _json_value(value: Any) -> Any:
         return value
     if isinstance(value, datetime):
         return value.astimezone(UTC).isoformat()
-    if isinstance(value, records.Message):
-        return {"role": value.role, "content": value.content}
+    if isinstance(value, records.Message | records.Mark):
+        return to_entry(value)
     if isinstance(value, Mapping):
         return {str(k): _json_value(v) for k, v in value.items()}
     if isinstance(value, Iterable):
@@ -203,7 +202,16 @@ def _json_value(value: Any) -> Any:
 # Fields whose column contains JSON text.
 JSON_FIELDS = frozenset(
     {
-        *("messages", "criteria", "reasons", "safety", "summary", "settings", "evaluation"),
+        *(
+            "messages",
+            "criteria",
+            "reasons",
+            "safety",
+            "marks",
+            "summary",
+            "settings",
+            "evaluation",
+        ),
         *("config", "value", "payload"),
     }
 )

@@ -179,16 +179,9 @@ def m011_practice(connection: Connection) -> None:
     connection.execute("ALTER TABLE checks ADD COLUMN explanation VARCHAR DEFAULT ''")
 
 
-_FLAG_ANSWERS = """
-CREATE TABLE flag_answers (
-    id VARCHAR PRIMARY KEY, flag VARCHAR NOT NULL, researcher VARCHAR NOT NULL,
-    text VARCHAR NOT NULL, created_at TIMESTAMPTZ, read_at TIMESTAMPTZ);
-"""
-
-
-def m012_flag_answers(connection: Connection) -> None:
-    """Answers of researchers to flags."""
-    connection.execute(_FLAG_ANSWERS)
+def m012_marks(connection: Connection) -> None:
+    """The passages of each response that the annotator marked, in a judgment."""
+    connection.execute("ALTER TABLE judgments ADD COLUMN marks JSON")
 
 
 _ORDER = """
@@ -210,7 +203,7 @@ MIGRATIONS: tuple[Migration, ...] = (
     m009_live,
     m010_edit,
     m011_practice,
-    m012_flag_answers,
+    m012_marks,
 )
 
 # `journal_bytes`: the length of the journal that is applied, written in each group's transaction.

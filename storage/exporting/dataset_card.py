@@ -61,6 +61,8 @@ _COLUMNS = {
     "criteria": "outcomes for single criteria: a, b or tie",
     "reasons": "the annotator's reason tags of each response, by a and b",
     "safety": "the safety label of each response, by a and b: safe, borderline or unsafe",
+    "marks": "the passages that the annotator marked in each response, by a and b, with the reason, the "
+    "quote, and its offsets in the response (start, end) and in the text that the page showed",
     "comment": "free text by the annotator",
     "edit": "the preferred response as the annotator improved it; empty if they did not",
     "guidelines": "the version of the guidelines on the annotator's page; empty if not known",

@@ -52,7 +52,7 @@ _JUDGED = """
            CASE WHEN sm.role = 'external' THEN sm.name ELSE s.policy END AS second_model,
            j.annotator, a.kind AS annotator_kind, j.outcome, j.shown_swapped, j.strength,
            j.criteria::VARCHAR AS criteria, j.reasons::VARCHAR AS reasons,
-           j.safety::VARCHAR AS safety, j.comment, coalesce(j.edit, '') AS edit, j.milliseconds, j.guidelines,
+           j.safety::VARCHAR AS safety, j.marks::VARCHAR AS marks, j.comment, coalesce(j.edit, '') AS edit, j.milliseconds, j.guidelines,
            w.created_at AS withdrawn_at,
            CASE WHEN w.id IS NOT NULL THEN 'withdrawn'
                 WHEN later.id IS NOT NULL THEN 'revised' ELSE 'current' END AS status,

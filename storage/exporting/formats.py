@@ -42,6 +42,12 @@ DatasetRow = dict[str, Any]
 
 _CHAT = pa.list_(pa.struct([("role", pa.string()), ("content", pa.string())]))
 _TIME = pa.timestamp("us", tz="UTC")
+_MARK = pa.struct(
+    [
+        *((name, pa.string()) for name in ("reason", "quote", "prefix", "suffix")),
+        *((name, pa.int64()) for name in ("start", "end", "rendered_start", "rendered_end")),
+    ]
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,6 +73,7 @@ class ExportedJudgment:
     criteria: Mapping[str, Outcome]
     reasons: Mapping[str, list[str]]
     safety: Mapping[str, str]
+    marks: Mapping[str, list[dict[str, Any]]]
     comment: str
     edit: str
     milliseconds: int | None
@@ -150,6 +157,7 @@ _RAW = pa.schema(
         ("criteria", pa.struct([(name, pa.string()) for name in CRITERIA])),
         ("reasons", pa.struct([(side, pa.list_(pa.string())) for side in "ab"])),
         ("safety", pa.struct([(side, pa.string()) for side in "ab"])),
+        ("marks", pa.struct([(side, pa.list_(_MARK)) for side in "ab"])),
         ("comment", pa.string()),
         ("edit", pa.string()),
         ("milliseconds", pa.int64()),
@@ -258,6 +266,7 @@ def _raw_rows(judged: ExportedJudgment) -> list[DatasetRow]:
         },
         "reasons": _both(judged.reasons, judged.shown_swapped),
         "safety": _both(judged.safety, judged.shown_swapped),
+        "marks": _both(judged.marks, judged.shown_swapped),
     }
     return [{name: row[name] for name in _RAW.names}]
 
@@ -275,7 +284,7 @@ def judged_from(row: Mapping[str, Any], *, annotator: str) -> ExportedJudgment:
     """An `ExportedJudgment` from a row of the export query; `annotator` is the published name."""
     values = dict(row)
     values["messages"] = as_messages(json.loads(values["messages"]))
-    for name in ("criteria", "reasons", "safety"):
+    for name in ("criteria", "reasons", "safety", "marks"):
         values[name] = json.loads(values[name] or "{}") or {}
     values["annotator"] = annotator
     return ExportedJudgment(**values)

@@ -173,6 +173,14 @@ class Cells:
                 )
         return {key: tuple(texts) for key, texts in found.items() if texts}
 
+    def objects(self, column: str) -> dict[str, tuple[Mapping[str, Any], ...]]:
+        """The same of lists of objects."""
+        found = self._object(column)
+        for key, each in found.items():
+            if not isinstance(each, list) or not all(isinstance(one, Mapping) for one in each):
+                raise ValueError(f"{column}: {key} must be a list of objects")
+        return {key: tuple(each) for key, each in found.items() if each}
+
     def _object(self, column: str) -> dict[str, Any]:
         """A JSON object, without the keys whose value is null."""
         if not self.has(column):

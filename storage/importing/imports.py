@@ -18,6 +18,7 @@ from storage.importing.cells import Cells
 from storage.importing.gold_pairs import COLUMNS as GOLD_COLUMNS
 from storage.importing.gold_pairs import PRACTICE_COLUMNS, GoldRow, gold_row, plan_gold
 from storage.importing.long_rows import ANY_LENGTH, LengthCheck
+from storage.importing.marks import marks_of
 from storage.importing.plan import (
     DEMONSTRATIONS,
     Plan,
@@ -69,7 +70,7 @@ _JUDGMENT_COLUMNS = (
     *("outcome", "strength", "comment", "created_at", "model_a", "model_b", "item", "id"),
     *("comparison", "shown_swapped", "criteria", "milliseconds", "replaces", "withdrawn_at"),
     *("prompt_role", "annotator_kind", "guidelines", "arm", "expected", "repeats"),
-    *("reasons", "safety", "edit", "explanation"),
+    *("reasons", "safety", "marks", "edit", "explanation"),
     *("conversation", "turn"),
     # In raw exports; an import ignores them.
     *("status", "iteration"),
@@ -334,6 +335,8 @@ def import_preferences(
 
 
 def _judgment_vote(cells: Cells, *, role: PromptRole, source: str) -> Vote:
+    a = Answer(cells.response("response_a"), cells.name("model_a", "imported"))
+    b = Answer(cells.response("response_b"), cells.name("model_b", "imported"))
     return Vote(
         line=cells.line,
         prompt=Prompt.make(
@@ -341,8 +344,8 @@ def _judgment_vote(cells: Cells, *, role: PromptRole, source: str) -> Vote:
             role=cast(PromptRole, cells.choice("prompt_role", get_args(PromptRole), role)),
             source=source,
         ),
-        a=Answer(cells.response("response_a"), cells.name("model_a", "imported")),
-        b=Answer(cells.response("response_b"), cells.name("model_b", "imported")),
+        a=a,
+        b=b,
         annotator=cells.name("annotator"),
         kind=_kind(cells),
         outcome=cast(ScreenOutcome, cells.choice("outcome", get_args(ScreenOutcome))),
@@ -350,6 +353,7 @@ def _judgment_vote(cells: Cells, *, role: PromptRole, source: str) -> Vote:
         criteria=cells.mapping("criteria"),
         reasons=cells.lists("reasons"),
         safety=cells.mapping("safety"),
+        marks=marks_of(cells, {"a": a.text, "b": b.text}),
         comment=cells.text("comment", ""),
         edit=cells.text("edit", ""),
         milliseconds=cells.integer("milliseconds", low=0, high=MAX_VIEW_MS),

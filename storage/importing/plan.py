@@ -339,6 +339,7 @@ class _Planner:
             criteria={k: _side(v, a_is_first) for k, v in vote.criteria.items()},
             reasons=canonical_sides(vote.reasons, shown_swapped=not a_is_first),
             safety=canonical_sides(vote.safety, shown_swapped=not a_is_first),
+            marks=canonical_sides(vote.marks, shown_swapped=not a_is_first),
             comment=vote.comment,
             edit=vote.edit,
             milliseconds=vote.milliseconds,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from typing import Literal
 
@@ -12,6 +12,7 @@ from storage.records import (
     AnnotatorKind,
     CheckKind,
     Completion,
+    Mark,
     ModelVersion,
     Prompt,
     ScreenOutcome,
@@ -65,6 +66,7 @@ class Vote:
     criteria: Mapping[str, str] = field(default_factory=dict)
     reasons: Mapping[str, Sequence[str]] = field(default_factory=dict)
     safety: Mapping[str, str] = field(default_factory=dict)
+    marks: Mapping[str, Sequence[Mark]] = field(default_factory=dict)
     comment: str = ""
     edit: str = ""
     milliseconds: int | None = None
@@ -97,7 +99,8 @@ class Vote:
         said = [self.outcome, self.strength, self.criteria, self.comment, self.milliseconds]
         if self.guidelines is not None:  # rows of earlier versions keep their ids
             said.append(self.guidelines)
-        said += [each for each in (self.reasons, self.safety, self.edit) if each]
+        marks = {side: [asdict(mark) for mark in given] for side, given in self.marks.items()}
+        said += [each for each in (self.reasons, self.safety, self.edit, marks) if each]
         # Includes which text was on the left: a vote with swapped sides is a different vote.
         shown = digest(self.a.text, self.b.text) if self.sides_known else ""
         when = self.created_at.isoformat() if self.created_at else ""

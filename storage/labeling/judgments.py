@@ -16,10 +16,10 @@ from typing import Any, TypeVar
 from storage.engine.codec import from_row
 from storage.engine.database import Database
 from storage.engine.transaction import Transaction
-from storage.errors import Conflict, NotFound, NotLeased
+from storage.errors import Conflict, NotFound
 from storage.labeling import queue
 from storage.labeling.queue_cache import Act, QueueCache, QueueItem, grant
-from storage.records import Flag, Judgment, ScreenOutcome, Skip, Withdrawal, check_choice
+from storage.records import Flag, Judgment, Mark, ScreenOutcome, Skip, Withdrawal, check_choice
 from storage.sides import canonical_outcome, canonical_sides, shown_swapped
 
 ActT = TypeVar("ActT", Judgment, Skip, Flag)
@@ -74,6 +74,7 @@ def judgment_operation(
     criteria: Mapping[str, str] | None = None,
     reasons: Mapping[str, Sequence[str]] | None = None,
     safety: Mapping[str, str] | None = None,
+    marks: Mapping[str, Sequence[Mark]] | None = None,
     comment: str = "",
     edit: str = "",
     milliseconds: int | None = None,
@@ -82,7 +83,7 @@ def judgment_operation(
 ) -> Callable[[Transaction], Judgment]:
     """The operation that stores a judgment with the sides of the screen, for `Database.submit`.
 
-    `outcome`, `criteria` and the keys of `reasons` and `safety` are a or b.  A second judgment of the
+    `outcome`, `criteria` and the keys of `reasons`, `safety` and `marks` are a or b.  A second judgment of the
     same comparison revises the annotator's current one; if `replaces` names another judgment, it is
     a Conflict.  An annotator who has ever had a lease may judge, however late.
 
@@ -94,6 +95,7 @@ def judgment_operation(
     by_criterion = _canonical_criteria(criteria or {}, swapped=swapped)
     tags = canonical_sides(reasons or {}, shown_swapped=swapped)
     labels = canonical_sides(safety or {}, shown_swapped=swapped)
+    passages = canonical_sides(marks or {}, shown_swapped=swapped)
 
     def operation(tx: Transaction) -> Judgment:
         item = tx.observer(QueueCache).item(tx, comparison)
@@ -108,6 +110,7 @@ def judgment_operation(
             criteria=by_criterion,
             reasons=tags,
             safety=labels,
+            marks=passages,
             comment=comment,
             edit=edit,
             milliseconds=milliseconds,
@@ -234,19 +237,18 @@ def _latest(tx: Transaction, annotator: str) -> str:
 def clear_flag(db: Database, *, id: str, flag: str, researcher: str) -> Flag:
     """Return a flagged comparison to the queue; `id` is the id of the clearing itself."""
     check_id(id)
-    return db.write(lambda tx: clear_in(tx, id=id, flag=flag, researcher=researcher))
 
+    def operation(tx: Transaction) -> Flag:
+        rows = tx.rows(_FLAG, id=flag)
+        if not rows:
+            raise NotFound(f"there is no flag {flag!r}")
+        if not tx.rows(_WITHDRAWN, id=flag):
+            # The cache must have the item before it can apply the withdrawal.
+            tx.observer(QueueCache).item(tx, rows[0]["comparison"])
+            tx.store(Withdrawal(id=id, replaces=flag, annotator=researcher, created_at=tx.now()))
+        return from_row(Flag, rows[0])
 
-def clear_in(tx: Transaction, *, id: str, flag: str, researcher: str) -> Flag:
-    """The same, inside a transaction.  A flag that is cleared or undone already stays as it is."""
-    rows = tx.rows(_FLAG, id=flag)
-    if not rows:
-        raise NotFound(f"there is no flag {flag!r}")
-    if not tx.rows(_WITHDRAWN, id=flag):
-        # The cache must have the item before it can apply the withdrawal.
-        tx.observer(QueueCache).item(tx, rows[0]["comparison"])
-        tx.store(Withdrawal(id=id, replaces=flag, annotator=researcher, created_at=tx.now()))
-    return from_row(Flag, rows[0])
+    return db.write(operation)
 
 
 def check_id(id: str) -> None:
@@ -267,10 +269,7 @@ def _store_once(tx: Transaction, item: QueueItem, act: ActT) -> ActT:
     """Store an act of an annotator with a lease, or return the same act if it is already stored."""
     if act.id in item.acts:
         return _same(item.acts[act.id], act)
-    if act.annotator not in item.leases:
-        raise NotLeased(
-            f"the comparison {item.comparison.id!r} was never leased to you; request the next one"
-        )
+    queue.require_lease(item, act.annotator)
     # The unique index covers only one kind of act, and a violation makes the whole group run again.
     if tx.observer(QueueCache).is_used(tx, act.id):
         raise Conflict(_USED.format(id=act.id))
@@ -282,7 +281,7 @@ _USED = "the id {id!r} is already used for other content; use a new one"
 # Fields that must be equal in a repeated act; times and `replaces` may differ.
 _CONTENT = (
     *("comparison", "annotator", "outcome", "strength", "criteria", "reasons", "safety", "comment"),
-    "edit",
+    *("edit", "marks"),
 )
 
 

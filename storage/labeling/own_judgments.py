@@ -13,7 +13,7 @@ from typing import Any
 
 from storage.engine.database import Database
 from storage.errors import NotFound
-from storage.records import ScreenOutcome
+from storage.records import Mark, ScreenOutcome
 from storage.sides import screen_outcome, screen_sides, shown_swapped
 
 PAGE = 30
@@ -69,8 +69,8 @@ class ListedJudgment:
 
 @dataclass(frozen=True, kw_only=True)
 class OwnJudgment:
-    """A judgment as its annotator gave it; `criteria` has a, b or tie; `reasons` and `safety` are by
-    a and b; `guidelines` is a version."""
+    """A judgment as its annotator gave it; `criteria` has a, b or tie; `reasons`, `safety` and `marks`
+    are by a and b; `guidelines` is a version."""
 
     id: str
     comparison: str
@@ -79,6 +79,7 @@ class OwnJudgment:
     criteria: dict[str, ScreenOutcome]
     reasons: dict[str, list[str]]
     safety: dict[str, str]
+    marks: dict[str, list[Mark]]
     comment: str
     edit: str
     milliseconds: int | None
@@ -118,14 +119,23 @@ def own_judgment(db: Database, annotator: str, id: str) -> OwnJudgment:
         criteria={
             name: screen_outcome(side, shown_swapped=swapped) for name, side in criteria.items()
         },
-        reasons=screen_sides(json.loads(row["reasons"] or "{}"), shown_swapped=swapped),
-        safety=screen_sides(json.loads(row["safety"] or "{}"), shown_swapped=swapped),
+        reasons=_by_side(row["reasons"], swapped),
+        safety=_by_side(row["safety"], swapped),
+        marks={
+            side: [Mark(**mark) for mark in marks]
+            for side, marks in _by_side(row["marks"], swapped).items()
+        },
         comment=row["comment"] or "",
         edit=row["edit"] or "",
         milliseconds=row["milliseconds"],
         guidelines=row["guidelines"],
         created_at=row["created_at"],
     )
+
+
+def _by_side(column: str | None, swapped: bool) -> dict[str, Any]:
+    # A rebuild writes a JSON null for a line of the journal from before the column.
+    return screen_sides(json.loads(column or "{}") or {}, shown_swapped=swapped)
 
 
 def _listed(row: Mapping[str, Any], annotator: str) -> ListedJudgment:

@@ -15,6 +15,7 @@ from itertools import islice
 
 from storage.engine.database import Database
 from storage.engine.transaction import Transaction
+from storage.errors import NotLeased
 from storage.labeling.check_queue import mixed
 from storage.labeling.check_schedule import due
 from storage.labeling.queue_cache import QUEUED, SERVED, QueueCache, QueueItem, grant
@@ -188,6 +189,20 @@ def _pair(comparison: Comparison, texts: Texts, annotator: str) -> LeasedPair:
 def pair(db: Database, annotator: str, comparison: str) -> LeasedPair:
     """One comparison as this annotator sees it, or NotFound."""
     return pairs(db, annotator, [comparisons.get(db, comparison)])[0]
+
+
+def received_pair(db: Database, annotator: str, comparison: str) -> LeasedPair:
+    """The same of a comparison that this annotator has received; NotLeased for another one."""
+    db.write(lambda tx: require_lease(tx.observer(QueueCache).item(tx, comparison), annotator))
+    return pair(db, annotator, comparison)
+
+
+def require_lease(item: QueueItem, annotator: str) -> None:
+    """Raise NotLeased unless this annotator has ever had a lease on the item."""
+    if annotator not in item.leases:
+        raise NotLeased(
+            f"the comparison {item.comparison.id!r} was never leased to you; request the next one"
+        )
 
 
 def midnight(moment: datetime, offset: int = 0) -> datetime:

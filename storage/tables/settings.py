@@ -134,7 +134,8 @@ def _put_plans(db: Database, **plans: CheckPlan) -> None:
 class JudgmentForm:
     """What annotators are asked about a pair (the settings of the same names in `labeling`).
 
-    `reasons` are the tags that they can give each response.
+    `reasons` are the tags that they can give each response; `marks` says whether they can mark
+    passages of a response with one of them.
     """
 
     scale: Scale = "two-step"
@@ -143,6 +144,7 @@ class JudgmentForm:
     reasons: Sequence[str] = ()
     rationale: Presence = "optional"
     safety: Presence = "off"
+    marks: bool = False
 
     def __post_init__(self) -> None:
         check_choice("scale", self.scale, Scale)

@@ -12,7 +12,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 from types import ModuleType
 
-from labeler.annotate import live, page, routes, session
+from labeler.annotate import live, marks, page, routes, session
 from labeler.html.markdown import NOTICES
 from labeler.security import access, accounts, auth, passwords
 from storage.labeling import live as stored_live
@@ -24,6 +24,7 @@ _PLURAL = re.compile(rf"\btn\(\s*[\w.\[\]]+,\s*{_STRING},\s*{_STRING}")
 # Sentences of the server that a page translates when it shows them.
 _SENTENCES: dict[ModuleType, tuple[str, ...]] = {
     session: ("NEEDS_STRENGTH", "NEEDS_SAFETY", "NEEDS_RATIONALE", "PRACTICE", "DEFAULT_GUIDELINES"),
+    marks: ("NOT_THERE",),
     live: ("NOT_READY", "OFF", "ENDED_EARLY"),
     stored_live: ("UNJUDGED", "LAST_TURN", "BOTH_BAD", "SET_ASIDE", "EVALUATION", "ELSEWHERE"),
     routes: ("NOT_STORED", "SIGN_IN_FIRST", "SOMEONE_ELSE"),

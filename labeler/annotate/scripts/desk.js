@@ -3,7 +3,7 @@
 const HISTORY = 50; // latest acts of this page, which it can undo without asking the server
 const UNREAD = 250; // milliseconds in which nobody can read a pair: a judgment is then a slip
 
-const FORM = { scale: "two-step", strength: "optional", criteria: Object.keys(CRITERIA), reasons: [], rationale: "optional", safety: "off" };
+const FORM = { scale: "two-step", strength: "optional", criteria: Object.keys(CRITERIA), reasons: [], rationale: "optional", safety: "off", marks: false };
 const MISSING = {
   safety: t("First label both responses: safe, borderline or unsafe."),
   comment: t("First write why you decide this way. Ctrl+Enter sends the judgment."),
@@ -56,16 +56,10 @@ class Desk {
       waiting: () => this.outbox.waiting.length > 0,
       changed: () => {
         this.copy.keepPerson(this.person, this.counts.progress);
-        const news = this.answers.count(this.counts.progress.unread_answers);
-        if (news) announce(news);
         this.showVerdict();
       },
     });
-    this.answers = new Answers(person.id, {
-      seen: () => this.counts.count({ unread_answers: 0 }),
-    });
     this.drawer = new Drawer(person.id, {
-      opened: () => this.answers.load(),
       reopen: (found) => this.reopen(found),
       unsaved: () => this.outbox.acts.filter(({ path }) => path?.endsWith("/judgments")).length,
     });
@@ -83,9 +77,13 @@ class Desk {
       send: (outcome, by, edit) => this.judge(outcome, by, edit),
       changed: (edits) => this.draft.setEdits(edits),
     });
+    this.marks = new Marks({
+      changed: (marks) => this.draft.setMarks(marks),
+      redraw: () => this.showTexts(),
+      tell: (sentence) => this.tell(sentence),
+    });
     showPerson(person);
     showProgress(progress);
-    this.unsaid = `${this.answers.count(progress.unread_answers)} `.trimStart();
     this.wire();
     this.showForm();
     this.buffer.fill();
@@ -125,7 +123,7 @@ class Desk {
       if (!pair.revises && !pair.live) remember(`shown.${this.person.id}`, pair.id);
       this.showForm(); // with a new pair: buttons must not change under a finger
       this.live.clear();
-      showPair(pair, this.texts);
+      this.showTexts();
       showRevision(pair.revises);
       showState("judging");
       window.scrollTo(0, 0);
@@ -134,6 +132,11 @@ class Desk {
       this.say(this.announcement(pair));
     }
     this.showVerdict();
+  }
+
+  showTexts() {
+    showPair(this.shown, this.texts);
+    this.marks.show(this.shown, this.draft.marks, this.texts.plain);
   }
 
   announcement({ revises, live }) {
@@ -156,6 +159,7 @@ class Desk {
     if (this.formShown === JSON.stringify(this.form)) return;
     this.formShown = JSON.stringify(this.form);
     this.draft.use(this.form);
+    this.marks.use(this.form);
     // On a narrow screen they would cover the pair.
     const required = this.form.safety === "required" || this.form.rationale === "required";
     if (required && !NARROW.matches) this.toggleDetails(true);
@@ -165,7 +169,7 @@ class Desk {
     }
     const parts = PARTS.filter((part) => !$(`.details .${part}`).hidden);
     $(".strength ~ [data-do=details]").hidden = !parts.length;
-    keys.use(scale, [...(parts.length ? ["details", ...parts] : []), ...(this.live.enabled ? ["live"] : [])]);
+    keys.use(scale, [...(parts.length ? ["details", ...parts] : []), ...(this.live.enabled ? ["live"] : []), ...(this.form.marks ? ["marks"] : [])]);
   }
 
   // The copy of an earlier version has fewer parts.
@@ -297,6 +301,8 @@ class Desk {
     if (improved) body.edit = improved;
     if (prefers && strength) body.strength = strength;
     for (const part of PARTS) if (Object.keys(said[part]).length) body[part] = said[part];
+    const marks = marksToSend(this.shown, said.marks);
+    if (Object.keys(marks).length) body.marks = marks;
     const { version } = $(".guidelines").dataset;
     if (version) body.guidelines = version;
     // A tie has no strength, which the annotator must hear; an undo brings it back.
@@ -381,8 +387,8 @@ class Desk {
     const unsent = this.outbox.acts.some(({ body }) => body.comparison === pair.id || body.replaces === judgment.id);
     if (unsent) return t("A change to this judgment is not saved yet. Try again when it is saved.");
     if (this.buffer.pairs.some(({ id }) => id === pair.id)) return t("This pair is already open.");
-    const { strength, criteria, reasons, safety, comment } = judgment;
-    pair.revises = { ...judgment, draft: { strength, criteria, reasons, safety, comment } };
+    const { strength, criteria, reasons, safety, comment, marks } = judgment;
+    pair.revises = { ...judgment, draft: { strength, criteria, reasons, safety, comment, marks } };
     this.buffer.putBack(pair);
     return null;
   }
@@ -398,7 +404,8 @@ class Desk {
   // judgments never change and a withdrawal would leave the pair without one.
   restore({ id: replaces, pair }) {
     const { outcome, strength, criteria, reasons, safety, comment, edit, milliseconds, guidelines } = pair.revises;
-    const body = { id: newId(), comparison: pair.id, outcome, replaces, comment, edit, criteria, reasons, safety };
+    const marks = marksToSend(pair, pair.revises.marks);
+    const body = { id: newId(), comparison: pair.id, outcome, replaces, comment, edit, criteria, reasons, safety, marks };
     if (strength) body.strength = strength;
     if (milliseconds !== null) body.milliseconds = milliseconds;
     if (guidelines) body.guidelines = guidelines;
@@ -441,7 +448,7 @@ class Desk {
   toggleTexts(what) {
     this.texts[what] = !this.texts[what];
     $(`[data-do=${what}]`).setAttribute("aria-pressed", String(this.texts[what]));
-    if (this.shown) showPair(this.shown, this.texts);
+    if (this.shown) this.showTexts();
     if (what === "differences") announce($(".differing").textContent || t("Differences are not marked."));
   }
 
@@ -531,6 +538,7 @@ class Desk {
       shortcuts: () => this.toggleShortcuts(),
       flag: () => this.flag(),
       edit: () => this.edit(),
+      mark: () => this.marks.start(),
       details: () => this.toggleDetails(),
       plain: () => this.toggleTexts("plain"),
       differences: () => this.toggleTexts("differences"),
@@ -569,7 +577,7 @@ class Desk {
     this.toggleDetails(recall("details") === "true");
   }
 
-  wireKeys({ live, undo, skip, flag, edit, details, plain, differences, judgments, guidelines, help }) {
+  wireKeys({ live, undo, skip, flag, edit, mark, details, plain, differences, judgments, guidelines, help }) {
     for (const side of ["a", "b"]) {
       for (const [by, word] of Object.entries(STRENGTHS)) {
         keys.bind({ [`${side}-${word}`]: () => this.judge(side, Number(by)) });
@@ -587,7 +595,7 @@ class Desk {
       ...Object.fromEntries(PARTS.map((part) => [part, () => this.goTo(part)])),
       jump: jumpToResponses,
       switch: () => sides.toggle(),
-      ...{ live, undo, skip, flag, edit, details, plain, differences, judgments, guidelines, help },
+      ...{ live, undo, skip, flag, edit, mark, details, plain, differences, judgments, guidelines, help },
     });
     const own = `shortcuts.${this.person.id}`;
     keys.restore(recall(own), (text) => remember(own, text));
@@ -645,6 +653,7 @@ class Desk {
     if (event.target.closest("textarea")) event.target.blur();
     else if ($("dialog[open]")) return; // the dialog closes by itself
     else if ($(`${MENUS}[open]`)) closeMenus();
+    else if (this.marks.end()) return;
     else if (this.shown?.revises && !this.covered) this.leaveRevision();
     else if (!$(".guidelines").hidden) this.toggleGuidelines();
   }

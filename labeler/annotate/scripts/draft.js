@@ -1,7 +1,7 @@
 // The annotator's unsent input for a pair besides the outcome: strength, criteria, reason tags, safety
-// labels, comment and unsent edits of the responses, by side.
+// labels, marks, comment and unsent edits of the responses, by side.
 
-const EMPTY = { strength: null, criteria: {}, reasons: {}, safety: {}, comment: "", edits: {} };
+const EMPTY = { strength: null, criteria: {}, reasons: {}, safety: {}, comment: "", edits: {}, marks: {} };
 const SAFETY = { safe: t("Safe"), borderline: t("Borderline"), unsafe: t("Unsafe") };
 const PARTS = ["criteria", "reasons", "safety", "comment"]; // of the details, beside the strength
 const FORGET = 7 * 24 * 3600 * 1000; // milliseconds after which a draft is deleted
@@ -15,7 +15,7 @@ class Drafts {
   }
 
   keep(pair, said) {
-    const empty = !said.strength && [...PARTS, "edits"].every((part) => !Object.keys(said[part]).length);
+    const empty = !said.strength && [...PARTS, "edits", "marks"].every((part) => !Object.keys(said[part]).length);
     if (empty) return this.forget(pair);
     this.kept.set(pair.id, said);
     this.store(() => localStorage.setItem(this.prefix + pair.id, JSON.stringify({ ...said, at: Date.now() })));
@@ -140,10 +140,15 @@ class Draft {
     this.changed();
   }
 
+  setMarks(marks) {
+    this.marks = structuredClone(marks);
+    this.changed();
+  }
+
   read() {
-    const { strength, criteria, reasons, safety, edits } = this;
+    const { strength, criteria, reasons, safety, edits, marks } = this;
     const comment = $(".comment textarea").value.trim();
-    return structuredClone({ strength, criteria, reasons, safety, comment, edits });
+    return structuredClone({ strength, criteria, reasons, safety, comment, edits, marks });
   }
 
   restore(said) {

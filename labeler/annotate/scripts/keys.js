@@ -21,6 +21,7 @@ const ACTIONS = [
   { id: "clearly", label: t("Clearly better (press before A or B)"), key: "i", scale: "two-step" },
   { id: "much", label: t("Much better (press before A or B)"), key: "o", scale: "two-step" },
   { id: "edit", label: t("Edit the better response"), key: "e", answers: true },
+  { id: "mark", label: t("Mark a passage of a response"), key: "h", part: "marks" },
   { id: "skip", label: t("Skip a pair that you cannot judge"), key: "s", answers: true },
   { id: "flag", label: t("Flag a pair that should not be here"), key: "f", answers: true },
   { id: "undo", label: t("Undo the last action"), key: "z" },

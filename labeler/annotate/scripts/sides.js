@@ -30,7 +30,8 @@ class Sides {
   fit() {
     const responses = $(".responses");
     responses.classList.remove("tabbed");
-    this.tabbed = NARROW.matches && responses.offsetHeight > window.innerHeight;
+    const marks = $$(".marks").reduce((height, list) => height + list.offsetHeight, 0); // a mark must not make tabs
+    this.tabbed = NARROW.matches && responses.offsetHeight - marks > window.innerHeight;
     responses.classList.toggle("tabbed", this.tabbed);
     $(".sides").hidden = !this.tabbed;
     for (const response of $$(".response")) {
@@ -85,6 +86,7 @@ class Sides {
       const across = to.clientX - from.clientX;
       const along = to.clientY - from.clientY;
       from = null;
+      if (!document.getSelection().isCollapsed) return; // the touch selects text
       if (Math.abs(across) > SWIPE && Math.abs(across) > 2 * Math.abs(along)) this.choose(across < 0 === ($(".desk").dir === "ltr") ? "b" : "a");
     });
   }

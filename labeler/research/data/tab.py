@@ -109,7 +109,7 @@ class DataTab(Tab):
         self.inputs = [self.format, self.ties, self.file, self.names]
         self.outputs = [self.link, self.prompts, self.versions]
         choices = (self.scale, self.strength, self.criteria)
-        self.form = [*choices, self.reasons, self.rationale, self.safety]
+        self.form = [*choices, self.reasons, self.rationale, self.safety, self.marks]
         self.loaded = [self.language, self.guidelines, self.preview, *self.form]
         for control in (self.format, self.ties, self.file, self.names):
             on(control.input, self._link, self.inputs, [self.link])
@@ -131,6 +131,7 @@ class DataTab(Tab):
             self.reasons: "\n".join(form.reasons),
             self.rationale: form.rationale,
             self.safety: form.safety,
+            self.marks: form.marks,
         }
 
     def _export(self) -> None:
@@ -189,6 +190,11 @@ class DataTab(Tab):
                     elem_id="reasons",
                     interactive=True,
                 )
+            self.marks = gr.Checkbox(
+                label="Marked passages",
+                info="Annotators can mark passages of a response as good, bad or with a reason tag.",
+                elem_id="marks",
+            )
             with gr.Row(elem_classes="ks-buttons"):
                 self.save_form = gr.Button("Save", variant="primary", elem_id="form-save")
             self.form_answer = html_slot(elem_id="form-answer")
@@ -245,10 +251,11 @@ class DataTab(Tab):
         reasons: str,
         rationale: Presence,
         safety: Presence,
+        marks: bool,
     ) -> str:
         def save() -> str:
             tags = [tag.strip() for tag in reasons.splitlines() if tag.strip()]
-            form = settings.JudgmentForm(scale, strength, criteria, tags, rationale, safety)
+            form = settings.JudgmentForm(scale, strength, criteria, tags, rationale, safety, marks)
             settings.choose_judgment_form(self._db, form)
             return "Saved. Within about a minute, annotators get the form with their next pair."
 

@@ -7,8 +7,6 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Page, expect
 
 from labeler.translation import LANGUAGES, translated
-from storage.labeling import judgments, queue
-from storage.labeling.flag_answers import answer_flag
 from storage.tables import settings
 from tests.helpers.browser import new_page
 from tests.helpers.desk_browser import desk_page, press
@@ -64,20 +62,9 @@ def test_no_state_violates_a_rule_in_any_language(browser, world, server, width,
     hold_to_the_rules(browser, world, server, width, scheme, language)
 
 
-def answer_a_flag(db, person):
-    [pair] = queue.lease(db, person.id, 1).pairs
-    flag = judgments.flag(
-        db, id=f"f-{person.id}", comparison=pair.comparison.id, annotator=person.id, comment="Rude."
-    )
-    answer_flag(
-        db, id=f"a-{person.id}", flag=flag.id, researcher="rosa", text="Thank you.", clear=True
-    )
-
-
 def hold_to_the_rules(browser, world, server, width, scheme, language):
     person = add_person(world[0], f"{width} {scheme} {language}")
     view = {"width": width, "scheme": scheme, "locale": language}
-    answer_a_flag(world[0], person)
     with desk_page(browser, world, server, person, **view) as page:
         expect(page.locator("html")).to_have_attribute("lang", language)
         # A bar that covers half of a button makes it a small target, until the page is scrolled.
@@ -115,7 +102,6 @@ def hold_to_the_rules(browser, world, server, width, scheme, language):
         press(page, "1")
         page.keyboard.press("m")
         expect(page.locator(".drawer .given")).to_have_count(1)
-        expect(page.locator(".drawer .answers li")).to_have_count(1)
         assert violations(page) == [], "my judgments"
         page.locator(".drawer .given").click()
         expect(page.locator(".revising")).to_be_visible()
@@ -155,6 +141,30 @@ def test_a_form_with_all_parts_violates_no_rule(browser, world, server, width, s
         page.locator(".choice.a").click()
         expect(page.locator(".told")).not_to_be_empty()
         assert violations(page) == []
+    settings.choose_judgment_form(world[0], settings.JudgmentForm())
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1440, 320])
+def test_marks_violate_no_rule(browser, world, server, width, scheme):
+    settings.choose_judgment_form(world[0], settings.JudgmentForm(reasons=("wrong",), marks=True))
+    person = add_person(world[0], f"marks {width} {scheme}")
+    with desk_page(browser, world, server, person, width=width, scheme=scheme) as page:
+        page.add_style_tag(content=".verdict { position: static !important }")
+        for reason in ("good", "bad", "wrong"):
+            page.evaluate(
+                "getSelection().selectAllChildren(document.querySelector('.response.a .text > *'))"
+            )
+            expect(page.locator(".marking")).to_be_visible()
+            assert violations(page, ".marking") == []  # it covers parts of the page
+            page.locator(f"[data-mark={reason}]").click()
+        expect(page.locator(".response.a .marks li")).to_have_count(3)
+        assert violations(page) == [], "marks"
+        page.keyboard.press("r")
+        assert violations(page) == [], "marks of another view"
+        page.keyboard.press("h")
+        expect(page.locator("[role=textbox]").first).to_be_focused()
+        assert violations(page) == [], "caret"
     settings.choose_judgment_form(world[0], settings.JudgmentForm())
 
 

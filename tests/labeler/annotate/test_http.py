@@ -237,6 +237,7 @@ def test_own_judgments_are_listed_and_read_by_their_annotator_only(client, world
         criteria={"clear": "b"},
         reasons={"b": ["wrong"]},
         safety={"a": "safe", "b": "unsafe"},
+        marks={"b": [{"reason": "wrong", "quote": first["b"]["text"][:3], "start": 0, "end": 3}]},
         comment="so",
         edit="improved",
         milliseconds=7,
@@ -258,6 +259,8 @@ def test_own_judgments_are_listed_and_read_by_their_annotator_only(client, world
 
     given = client.get(f"/label/api/judgments/{sent['id']}").json()
     assert given["pair"] == first  # the same texts on the same sides, and nothing about models
+    (mark,) = given["judgment"]["marks"].pop("b")
+    assert {name: mark[name] for name in sent["marks"]["b"][0]} == sent["marks"].pop("b")[0]
     assert {**given["judgment"], "created_at": None} == {**sent, "created_at": None}
 
     assert other.get("/label/api/judgments").json() == {"judgments": [], "more": False}

@@ -11,7 +11,6 @@ from openapi_spec_validator import validate
 from starlette.testclient import TestClient
 
 from labeler.annotate.routes import label_routes
-from storage.labeling.flag_answers import answer_flag
 from tests.helpers.desk_world import add_person, bearer, make_app, plain_pairs, workspace
 from tests.helpers.scripted_generation import Scripted
 
@@ -57,7 +56,7 @@ STREAMED = {("post", "/label/api/live/turns", "2")}
 """Lines of JSON, which tests/labeler/annotate/test_live.py reads."""
 
 
-def conversation(client, db):
+def conversation(client):
     """Requests with their path in the document, until every operation had a success."""
     pairs = client.get("/label/api/next?n=3")
     yield "/label/api/next", pairs
@@ -71,13 +70,7 @@ def conversation(client, db):
     yield judged
     yield post("skip", comparison=second)
     yield post("undo")
-    flagged = post("flag", comparison=third)
-    yield flagged
-    id = str(uuid.uuid4())
-    answer_flag(db, id=id, flag=flagged[1].json()["id"], researcher="rosa", text="Thanks.")
-    yield "/label/api/flag-answers", client.get("/label/api/flag-answers")
-    read = client.post("/label/api/flag-answers/read", json={"answers": [id]})
-    yield "/label/api/flag-answers/read", read
+    yield post("flag", comparison=third)
     yield (
         "/label/api/release",
         client.post("/label/api/release", json={"comparisons": [second]}),
@@ -107,9 +100,9 @@ def closed(schema):
     return found
 
 
-def test_responses_are_as_described(client, db, document):
+def test_responses_are_as_described(client, document):
     seen = set()
-    for path, response in conversation(client, db):
+    for path, response in conversation(client):
         method, status = response.request.method.lower(), str(response.status_code)
         responses = document["paths"][path][method]["responses"]
         described = responses.get(status) or responses[f"{status[0]}XX"]

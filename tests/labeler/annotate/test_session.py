@@ -220,6 +220,7 @@ def test_progress_counts(db, session, ben):
     assert before["form"] == {
         "scale": "two-step", "strength": "optional", "rationale": "optional", "safety": "off",
         "criteria": ("helpful", "truthful", "harmless", "clear"), "reasons": (),
+        "marks": False,
     }  # fmt: skip
     assert (after["judged"], after["today"], after["remaining"]) == (1, 1, 5)
 

@@ -343,18 +343,17 @@ def test_guidelines_are_saved_and_previewed_without_markup_of_their_own(db, live
 
 def test_the_form_of_judging_is_chosen_on_the_data_tab(db, live):
     tab = live.data
-    parts = (["clear"], " too long \n\nwrong", "required", "optional")
+    parts = (["clear"], " too long \n\nwrong", "required", "optional", True)
     assert "Saved." in tab._save_form("one-press", "required", *parts)
     assert settings.judgment_form(db) == settings.JudgmentForm(
-        "one-press", "required", ("clear",), ("too long", "wrong"), "required", "optional"
+        "one-press", "required", ("clear",), ("too long", "wrong"), "required", "optional", True
     )
     shown = tab.load()
-    controls = (*(tab.scale, tab.strength, tab.criteria, tab.reasons, tab.rationale, tab.safety),)
-    assert [shown[each] for each in controls] == [
-        *("one-press", "required", ["clear"], "too long\nwrong", "required", "optional"),
+    assert [shown[each] for each in tab.form] == [
+        *("one-press", "required", ["clear"], "too long\nwrong", "required", "optional", True),
     ]
     assert "The form was not saved." in tab._save_form("stars", "required", *parts)
-    twice = (["clear"], "wrong\nwrong", "required", "optional")
+    twice = (["clear"], "wrong\nwrong", "required", "optional", False)
     assert "each tag may be given once" in tab._save_form("one-press", "required", *twice)
     assert settings.judgment_form(db).scale == "one-press"
 

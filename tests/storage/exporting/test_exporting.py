@@ -7,7 +7,7 @@ import csv
 import json
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -26,6 +26,7 @@ from storage.records import (
     Comparison,
     Completion,
     Judgment,
+    Mark,
     Message,
     ModelVersion,
     Prompt,
@@ -42,6 +43,12 @@ CHAT = (
 TRANSCRIPT = (
     "System:\nBe brief.\n\nUser:\nHi\n\nAssistant:\nHello\n\nUser:\nName a fruit\n\nAssistant:\n"
 )
+
+
+MARK = Mark(
+    reason="too long", quote="cond", prefix="se", suffix=" 0", start=2, end=6,
+    rendered_start=2, rendered_end=6,
+)  # fmt: skip
 
 
 @pytest.fixture
@@ -73,6 +80,7 @@ def records() -> Iterator[Any]:
     yield judgment(
         "j0", "c-0", "second", swapped=True, strength=2, criteria={"helpful": "second"},
         reasons={"second": ["too long"]}, safety={"first": "safe", "second": "unsafe"},
+        marks={"second": [MARK]},
         comment='say "why",\nplease', edit="better", milliseconds=1234, guidelines="f" * 16,
     )  # fmt: skip
     yield judgment("j1", "c-1", "tie")
@@ -198,6 +206,7 @@ def test_raw_has_one_row_a_judgment_as_it_was_on_the_screen(db: Database, tmp_pa
         "outcome": "a", "strength": 2,
         "criteria": {"helpful": "a", "truthful": None, "harmless": None, "clear": None},
         "reasons": {"a": ["too long"], "b": None}, "safety": {"a": "unsafe", "b": "safe"},
+        "marks": {"a": [asdict(MARK)], "b": None},
         "comment": 'say "why",\nplease', "edit": "better", "milliseconds": 1234, "guidelines": "f" * 16, "shown_swapped": True,
         "status": "current", "replaces": None, "withdrawn_at": None,
         "created_at": "2026-05-01T12:00:00+00:00",

@@ -272,6 +272,62 @@ def test_a_bad_tag_or_label_is_a_bad_row(db: Database, file: Any, wrong, sentenc
         import_judgments(db, file([{**ROW, **wrong}]))
 
 
+def test_marks_follow_the_sides_and_make_another_row(db: Database, file: Any) -> None:
+    mark = {"reason": "wrong", "quote": "ea", "start": 1, "end": 3}
+    marks = {"a": [mark], "b": []}
+    import_judgments(db, file([{**ROW, "marks": marks}, {**ROW, "marks": json.dumps(marks)}]))
+    import_judgments(db, file([{**ROW, "annotator": "bob", "marks": None}]))
+    sql = "SELECT marks::VARCHAR AS marks FROM judgments ORDER BY marks::VARCHAR"
+    marked, plain = (json.loads(row["marks"]) for row in db.read(sql))
+    assert plain == {}
+    # Pear, the canonical second, was a.
+    assert list(marked) == ["second"]
+    (stored,) = marked["second"]
+    assert {name: stored[name] for name in mark} == mark
+    assert (stored["prefix"], stored["rendered_start"]) == ("", None)
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"start": 0, "end": 2}, "the response from 0 to 2 is not the quote"),
+        ({"start": 1, "end": 99}, "end=99 is after the end of the response, which has 4 char"),
+        ({"start": 3, "end": 1}, "its end must be after its start"),
+        ({"start": None, "end": None}, "needs start and end, or rendered_start and rendered_end"),
+        ({"quote": None}, "marks: quote is missing"),
+        ({"reason": " "}, "must be printable text that is not blank"),
+        ({"start": "1"}, "marks: start must be a whole number"),
+        ({"color": "red"}, "marks: a mark has no 'color'"),
+        ({"quote": "e" * 1001}, "must have 1 to 1,000 characters"),
+    ],
+)
+def test_a_bad_mark_is_a_bad_row(db: Database, file: Any, change, sentence) -> None:
+    mark = {"reason": "wrong", "quote": "ea", "start": 1, "end": 3} | change
+    with pytest.raises(BadFile, match=sentence):
+        import_judgments(db, file([{**ROW, "marks": {"a": [mark]}}]))
+
+
+def test_marks_have_limits(db: Database, file: Any) -> None:
+    def rows(count: int, quote: str) -> list[dict[str, Any]]:
+        marks = [
+            {"reason": str(n), "quote": quote, "start": 0, "end": len(quote)} for n in range(count)
+        ]
+        return [{**ROW, "response_a": quote, "marks": {"a": marks}}]
+
+    for count, quote, sentence in (
+        (21, "x", "21 marks in one response; the limit is 20"),
+        (6, "x" * 1_000, "have 6,000 characters; the limit is 5,000"),
+    ):
+        with pytest.raises(BadFile, match=sentence):
+            import_judgments(db, file(rows(count, quote)))
+    twice = rows(1, "x")
+    twice[0]["marks"]["a"] *= 2
+    with pytest.raises(BadFile, match="may be marked once with each reason"):
+        import_judgments(db, file(twice))
+    for row in (rows(20, "x"), rows(5, "x" * 1_000)):
+        assert import_judgments(db, file(row)).added["judgments"] == 1
+
+
 def test_chats_with_a_system_message_are_prompts_everywhere(db: Database, file: Any) -> None:
     import_judgments(db, file([{**ROW, "prompt": CHAT}]))
     import_judgments(db, file([{**ROW, "prompt": json.dumps(CHAT), "annotator": "b"}], "c.csv"))

@@ -1,0 +1,108 @@
+"""The place of a marked passage in the response and in its formatted text."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from labeler.annotate.marks import located
+from labeler.html.markdown import render_pair
+from labeler.html.text import text_of
+
+TEXT = (
+    "Because **air** scatters blue, air & dust.\n\n1. First *item*\n2. Second one\n\n"
+    "```python\nprint('x')\n```\n\n[site](http://a.b/c) ends: $x^2$ \U0001f331 now."
+)
+# By hand: markup is gone, numbers of lists too, an address follows its link, a formula is LaTeX.
+RENDERED = (
+    "Because air scatters blue, air & dust.\n\nFirst item\nSecond one\n\nprint('x')\n\n"
+    "site (http://a.b/c) ends: x^2 \U0001f331 now.\n"
+)
+HTML = render_pair(TEXT, "other")[0]
+
+
+def mark(quote: str, *, text: str = TEXT, nth: int = 0, source: bool = False):
+    """The mark for the n-th place of a quote in the formatted text, or in the text itself."""
+    html = render_pair(text, "other")[0]
+    own = text if source else text_of(html)
+    places = [i for i in range(len(own)) if own.startswith(quote, i)]
+    kind = "" if source else "rendered_"
+    given = dict.fromkeys(("start", "end", "rendered_start", "rendered_end")) | {
+        f"{kind}start": places[nth],
+        f"{kind}end": places[nth] + len(quote),
+    }
+    (found,) = located([{"reason": "bad", "quote": quote, **given}], text, html)
+    return found
+
+
+def test_the_formatted_text_has_no_markup():
+    assert text_of(HTML) == RENDERED
+
+
+@pytest.mark.parametrize(
+    ("quote", "source"),
+    [
+        ("scatters blue", "scatters blue"),
+        ("air scatters", "air** scatters"),
+        ("Because air", "Because **air"),
+        ("dust.", "dust."),
+        ("& dust", "& dust"),
+        ("item\nSecond", "item*\n2. Second"),
+        (
+            "First item\nSecond one\n\nprint('x')",
+            "First *item*\n2. Second one\n\n```python\nprint('x')",
+        ),
+        ("site (http", "site](http"),
+        ("ends: x^2 \U0001f331", "ends: $x^2$ \U0001f331"),
+        ("\U0001f331 now", "\U0001f331 now"),
+    ],
+)
+def test_a_passage_of_the_formatted_text_is_found_in_the_source(quote, source):
+    found = mark(quote)
+    assert TEXT[found.start : found.end] == source
+    assert RENDERED[found.rendered_start : found.rendered_end] == quote
+    again = mark(source, source=True)
+    assert (again.start, again.end) == (found.start, found.end)
+
+
+def test_which_of_equal_passages_is_meant():
+    first, second = mark("air", nth=0), mark("air", nth=1)
+    assert (first.start, second.start) == (TEXT.index("air"), TEXT.rindex("air"))
+    assert (second.prefix, second.suffix) == (
+        "Because air scatters blue, ",
+        " & dust.\n\nFirst item\nSecond one\n",
+    )
+    assert mark("python", text="```python\npython\n```").start == len("```python\n")
+    # The title of a link is not shown, so the text has one "air" more: which one is not certain.
+    assert mark("air", text='[a](http://b "air") air').start is None
+    # Footnotes are moved to the end.
+    notes = "One[^1] two\n\n[^1]: more\n\nlast more"
+    assert mark("more", text=notes).start is None
+    assert mark("last", text=notes).start == notes.index("last")
+
+
+def test_signs_alone_are_found_literally_or_not_at_all():
+    assert mark("('").start == TEXT.index("('")
+    assert mark(".", nth=0).start is None
+
+
+def test_a_response_that_is_shown_as_plain_text_has_the_same_places():
+    text = "> " * 40 + "deep **x**"
+    assert "plain" in render_pair(text, "other")[0]
+    found = mark("**x**", text=text)
+    assert (found.start, found.end) == (found.rendered_start, found.rendered_end)
+
+
+def test_a_long_response_takes_little_time():
+    text = ("word **word** " * 10 + "\n\n") * 1_300
+    html = render_pair(text, "other")[0]
+    rendered = text_of(html)
+    given = [
+        {"reason": str(n), "quote": rendered[n * 5 : n * 5 + 900], "start": None, "end": None,
+         "rendered_start": n * 5, "rendered_end": n * 5 + 900}
+        for n in range(20)
+    ]  # fmt: skip
+    start = time.perf_counter()
+    assert len(located(given, text, html)) == 20
+    assert time.perf_counter() - start < 10
