@@ -21,7 +21,7 @@ from storage.engine.database import Database
 from storage.exporting import exports
 from storage.importing import imports
 from storage.importing.long_rows import LengthCheck, TooLong
-from storage.labeling import gold, model_judges
+from storage.labeling import flag_answers, gold, judgments, model_judges
 from storage.records import Annotator, AnnotatorKind, AnnotatorRole, new_id
 from storage.reports import to_json
 from storage.tables import annotators, iterations, models, runs, tokens
@@ -56,6 +56,9 @@ class Commands:
             "verify": partial(backup.verify, db),
             "iteration": self._iteration,
             "evaluation.completions": self._evaluated,
+            "flags.list": self._flags,
+            "flags.answer": self._answer_flag,
+            "flags.clear": self._clear_flag,
             "gold.list": lambda: [_gold_pair(each) for each in gold.listing(db)],
             "gold.make": self._make_gold,
             "gold.retire": partial(self._set_gold, active=False),
@@ -124,6 +127,19 @@ class Commands:
 
     def _evaluated(self, iteration: int) -> list[dict[str, Any]]:
         return [dataclasses.asdict(each) for each in worker_files.evaluated(self._db, iteration)]
+
+    def _flags(self, all: bool = False) -> list[dict[str, Any]]:
+        found = flag_answers.flags(self._db, all=all)
+        return [_as_json(each) | {"answers": [_as_json(a) for a in each.answers]} for each in found]
+
+    def _answer_flag(self, id: str, text: str, clear: bool = False) -> dict[str, Any]:
+        answer = flag_answers.answer_flag(
+            self._db, id=new_id(), flag=id, researcher="", text=text, clear=clear
+        )
+        return _as_json(answer)
+
+    def _clear_flag(self, id: str) -> dict[str, Any]:
+        return _as_json(judgments.clear_flag(self._db, id=new_id(), flag=id, researcher=""))
 
     def _make_gold(self, count: int) -> dict[str, int]:
         return {"made": gold.make(self._db, count), "candidates": gold.candidates(self._db)}

@@ -81,6 +81,8 @@ SafetyLabel = Literal["safe", "borderline", "unsafe"]
 """The safety of one response by itself, not compared with the other."""
 MAX_EDIT_LENGTH = 20_000
 """Characters of an edited response."""
+MAX_ANSWER_LENGTH = 5_000
+"""Characters of an answer to a flag."""
 MAX_TAGS = 20
 """Reason tags of one response."""
 MAX_TAG_LENGTH = 60
@@ -458,6 +460,27 @@ class Flag:
     annotator: str
     comment: str = ""
     created_at: datetime = field(default_factory=now)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FlagAnswer:
+    """A researcher's answer to the flag with the id `flag`; `researcher` is "" for the operator of
+    the command line, and `read_at` is None until the annotator has seen the answer."""
+
+    id: str
+    flag: str
+    researcher: str
+    text: str
+    created_at: datetime = field(default_factory=now)
+    read_at: datetime | None = None
+
+    def __post_init__(self) -> None:
+        if not self.text.strip():
+            raise ValueError("an answer to a flag needs a text")
+        if len(self.text) > MAX_ANSWER_LENGTH or "\0" in self.text:
+            raise ValueError(
+                f"an answer to a flag has at most {MAX_ANSWER_LENGTH:,} characters and no NUL"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)

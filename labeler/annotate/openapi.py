@@ -13,6 +13,7 @@ from fastapi.openapi.utils import get_openapi
 
 from labeler.annotate.session import NextPairs, PracticeAnswer, Undone
 from labeler.translation import Language
+from storage.labeling.flag_answers import OwnAnswer
 from storage.labeling.own_judgments import ListedJudgment
 from storage.labeling.queue import Progress
 from storage.records import AnnotatorRole, Phase
@@ -79,10 +80,12 @@ class Person:
 
 @dataclass(frozen=True)
 class ProgressResponse(Progress):
-    """The annotator's progress; `latest` is the act that an undo takes back."""
+    """The annotator's progress; `latest` is the act that an undo takes back, and `unread_answers`
+    counts answers to their flags."""
 
     latest: str | None
     form: JudgmentForm
+    unread_answers: int
     annotator: Person
 
 
@@ -92,6 +95,20 @@ class JudgmentsResponse:
 
     judgments: list[ListedJudgment]
     more: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class FlagAnswersResponse:
+    """Answers of researchers to the annotator's flags, the newest first."""
+
+    answers: list[OwnAnswer]
+
+
+@dataclass(frozen=True, kw_only=True)
+class AnswersReadResponse:
+    """How many of the answers were unread."""
+
+    read: int
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -32,6 +32,8 @@ from labeler.annotate.openapi import (
     LINES,
     LIVE_EVENTS,
     REFUSALS,
+    AnswersReadResponse,
+    FlagAnswersResponse,
     GuidelinesResponse,
     JudgedResponse,
     JudgmentsResponse,
@@ -53,7 +55,7 @@ from labeler.translation import LANGUAGES, Language, catalog
 from storage.engine.database import Database
 from storage.errors import Conflict, NotFound, NotLeased, StorageUnavailable
 from storage.generation_records import GenerationBusy, GenerationRefused
-from storage.labeling import judgments, queue
+from storage.labeling import flag_answers, judgments, queue
 from storage.labeling.live import MAX_MESSAGE_LENGTH
 from storage.labeling.own_figures import OwnFigures
 from storage.records import (
@@ -84,6 +86,7 @@ def _without_nul(text: str) -> str:
 
 
 Comment = Annotated[str, Field(max_length=MAX_COMMENT_LENGTH), AfterValidator(_without_nul)]
+ActId = Annotated[str, Field(min_length=1, max_length=100), AfterValidator(_without_nul)]
 
 _MAX_FIELDS = 20
 
@@ -187,6 +190,13 @@ class ReleaseBody(BaseModel):
     comparisons: list[Annotated[str, Field(max_length=200)]] = Field(max_length=queue.MAX_LEASES)
 
 
+class AnswersReadBody(BaseModel):
+    """``POST /label/api/flag-answers/read``."""
+
+    model_config = ConfigDict(extra="forbid")
+    answers: list[ActId] = Field(max_length=flag_answers.LISTED)
+
+
 class TurnBody(BaseModel):
     """``POST /label/api/live/turns``; without `conversation` a new one begins."""
 
@@ -225,7 +235,6 @@ CurrentAnnotator = Annotated[Annotator, Depends(_current_annotator)]
 Offset = Annotated[int, Query(ge=-840, le=840)]
 """Minutes that the annotator's clock is ahead of UTC; 14 hours is the largest offset."""
 Search = Annotated[str, Query(max_length=200), AfterValidator(_without_nul)]
-ActId = Annotated[str, Field(min_length=1, max_length=100), AfterValidator(_without_nul)]
 
 
 def label_routes(db: Database, generation: Generation | None = None) -> APIRouter:
@@ -233,6 +242,7 @@ def label_routes(db: Database, generation: Generation | None = None) -> APIRoute
     routes, session = APIRouter(prefix="/label/api", responses=REFUSALS), LabelSession(db)
     _add_act_routes(routes, db, session)
     _add_reading_routes(routes, db, session)
+    _add_answer_routes(routes, db)
     _add_language_routes(routes, db)
     _add_live_routes(routes, LiveSession(db, generation))
 
@@ -341,6 +351,20 @@ def _add_reading_routes(routes: APIRouter, db: Database, session: LabelSession) 
     ) -> dict[str, str]:
         """The guidelines for annotators."""
         return session.guidelines(language)
+
+
+def _add_answer_routes(routes: APIRouter, db: Database) -> None:
+    """Answers of researchers to the annotator's flags."""
+
+    @routes.get("/flag-answers", **described(FlagAnswersResponse))
+    def answers(annotator: CurrentAnnotator) -> dict[str, Any]:
+        """Answers to the annotator's flags, the newest first."""
+        return {"answers": [asdict(each) for each in flag_answers.own_answers(db, annotator.id)]}
+
+    @routes.post("/flag-answers/read", **described(AnswersReadResponse))
+    def answers_read(body: AnswersReadBody, annotator: CurrentAnnotator) -> dict[str, int]:
+        """Note that the annotator has read these answers."""
+        return {"read": flag_answers.mark_read(db, annotator.id, body.answers)}
 
 
 def _add_language_routes(routes: APIRouter, db: Database) -> None:

@@ -17,7 +17,7 @@ from labeler.html.markdown import render, render_pair
 from labeler.translation import translated
 from storage.engine.database import Database
 from storage.engine.transaction import Transaction
-from storage.labeling import judgments, queue
+from storage.labeling import flag_answers, judgments, queue
 from storage.labeling.check_queue import CheckQueue
 from storage.labeling.own_figures import OwnFigures, own_figures
 from storage.labeling.own_judgments import (
@@ -227,8 +227,8 @@ class LabelSession:
         return queue.leased_to_others(self._db, annotator.id)
 
     def progress(self, annotator: Annotator, *, offset: int = 0) -> dict[str, Any]:
-        """The fields of `queue.Progress`, ``latest``, the id of the act that undo withdraws, and
-        the ``form`` of a judgment.
+        """The fields of `queue.Progress`, ``latest``, the id of the act that undo withdraws, the
+        ``form`` of a judgment, and how many ``unread_answers`` to their flags there are.
 
         `offset`: minutes that their clock is ahead of UTC.
         """
@@ -236,6 +236,7 @@ class LabelSession:
         return asdict(found) | {
             "latest": judgments.latest(self._db, annotator.id),
             "form": asdict(settings.judgment_form(self._db)),
+            "unread_answers": flag_answers.unread(self._db, annotator.id),
         }
 
     def figures(self, annotator: Annotator, *, offset: int = 0) -> OwnFigures:

@@ -40,7 +40,9 @@ _WORK = """
 
 _FLAGS = """
     SELECT f.id, f.comment, f.created_at, a.name AS annotator, p.messages::VARCHAR AS messages,
-           x.text AS first, y.text AS second
+           x.text AS first, y.text AS second,
+           (SELECT list(g.text ORDER BY g.created_at, g.id) FROM flag_answers AS g
+            WHERE g.flag = f.id) AS answers
     FROM open_flags AS f
     JOIN comparisons AS c ON c.id = f.comparison
     JOIN prompts AS p ON p.id = c.prompt
@@ -204,6 +206,8 @@ class OpenFlag:
     """In the form of `messages_json`."""
     first: str
     second: str
+    answers: Sequence[str] | None = None
+    """Answers so far, the oldest first."""
 
 
 def flags(db: Database, *, limit: int = 100) -> list[OpenFlag]:

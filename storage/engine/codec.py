@@ -131,6 +131,7 @@ _ALL = (
     Kind("withdrawal", records.Withdrawal, "withdrawals", ignored=_TIME),
     Kind("skip", records.Skip, "skips", ignored=_ACT, ordered=True),
     Kind("flag", records.Flag, "flags", ignored=_ACT, ordered=True),
+    Kind("flag_answer", records.FlagAnswer, "flag_answers", immutable=False),
     Kind(
         "snapshot",
         records.Snapshot,

@@ -179,7 +179,19 @@ def m011_practice(connection: Connection) -> None:
     connection.execute("ALTER TABLE checks ADD COLUMN explanation VARCHAR DEFAULT ''")
 
 
-def m012_marks(connection: Connection) -> None:
+_FLAG_ANSWERS = """
+CREATE TABLE flag_answers (
+    id VARCHAR PRIMARY KEY, flag VARCHAR NOT NULL, researcher VARCHAR NOT NULL,
+    text VARCHAR NOT NULL, created_at TIMESTAMPTZ, read_at TIMESTAMPTZ);
+"""
+
+
+def m012_flag_answers(connection: Connection) -> None:
+    """Answers of researchers to flags."""
+    connection.execute(_FLAG_ANSWERS)
+
+
+def m013_marks(connection: Connection) -> None:
     """The passages of each response that the annotator marked, in a judgment."""
     connection.execute("ALTER TABLE judgments ADD COLUMN marks JSON")
 
@@ -203,7 +215,8 @@ MIGRATIONS: tuple[Migration, ...] = (
     m009_live,
     m010_edit,
     m011_practice,
-    m012_marks,
+    m012_flag_answers,
+    m013_marks,
 )
 
 # `journal_bytes`: the length of the journal that is applied, written in each group's transaction.

@@ -237,18 +237,19 @@ def _latest(tx: Transaction, annotator: str) -> str:
 def clear_flag(db: Database, *, id: str, flag: str, researcher: str) -> Flag:
     """Return a flagged comparison to the queue; `id` is the id of the clearing itself."""
     check_id(id)
+    return db.write(lambda tx: clear_in(tx, id=id, flag=flag, researcher=researcher))
 
-    def operation(tx: Transaction) -> Flag:
-        rows = tx.rows(_FLAG, id=flag)
-        if not rows:
-            raise NotFound(f"there is no flag {flag!r}")
-        if not tx.rows(_WITHDRAWN, id=flag):
-            # The cache must have the item before it can apply the withdrawal.
-            tx.observer(QueueCache).item(tx, rows[0]["comparison"])
-            tx.store(Withdrawal(id=id, replaces=flag, annotator=researcher, created_at=tx.now()))
-        return from_row(Flag, rows[0])
 
-    return db.write(operation)
+def clear_in(tx: Transaction, *, id: str, flag: str, researcher: str) -> Flag:
+    """The same, inside a transaction.  A flag that is cleared or undone already stays as it is."""
+    rows = tx.rows(_FLAG, id=flag)
+    if not rows:
+        raise NotFound(f"there is no flag {flag!r}")
+    if not tx.rows(_WITHDRAWN, id=flag):
+        # The cache must have the item before it can apply the withdrawal.
+        tx.observer(QueueCache).item(tx, rows[0]["comparison"])
+        tx.store(Withdrawal(id=id, replaces=flag, annotator=researcher, created_at=tx.now()))
+    return from_row(Flag, rows[0])
 
 
 def check_id(id: str) -> None:

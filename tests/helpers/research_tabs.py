@@ -69,5 +69,5 @@ def asked_by(db: Database, name: str = "Rosa") -> gr.Request:
     return gr.Request(request=Request(scope))
 
 
-def pressed(action: str, target: str) -> gr.EventData:
-    return gr.EventData(None, {"action": action, "id": target})
+def pressed(action: str, target: str, **more: str) -> gr.EventData:
+    return gr.EventData(None, {"action": action, "id": target, **more})

@@ -56,10 +56,16 @@ class Desk {
       waiting: () => this.outbox.waiting.length > 0,
       changed: () => {
         this.copy.keepPerson(this.person, this.counts.progress);
+        const news = this.answers.count(this.counts.progress.unread_answers);
+        if (news) announce(news);
         this.showVerdict();
       },
     });
+    this.answers = new Answers(person.id, {
+      seen: () => this.counts.count({ unread_answers: 0 }),
+    });
     this.drawer = new Drawer(person.id, {
+      opened: () => this.answers.load(),
       reopen: (found) => this.reopen(found),
       unsaved: () => this.outbox.acts.filter(({ path }) => path?.endsWith("/judgments")).length,
     });
@@ -84,6 +90,7 @@ class Desk {
     });
     showPerson(person);
     showProgress(progress);
+    this.unsaid = `${this.answers.count(progress.unread_answers)} `.trimStart();
     this.wire();
     this.showForm();
     this.buffer.fill();

@@ -5,13 +5,14 @@ const TYPING = 250; // milliseconds without a key until a search begins
 
 class Drawer {
   // `reopen(judgment)` shows a judgment's pair, or returns why it cannot.
-  // `unsaved()` counts the judgments that the server does not have yet.
-  constructor(annotator, { reopen, unsaved }) {
+  // `unsaved()` counts the judgments that the server does not have yet; `opened()` fills the rest.
+  constructor(annotator, { reopen, unsaved, opened }) {
     this.annotator = annotator;
+    this.opened = opened;
     this.reopen = reopen;
     this.unsaved = unsaved;
     this.dialog = $(".drawer");
-    this.list = this.dialog.querySelector("ul");
+    this.list = this.dialog.querySelector(".list");
     this.field = this.dialog.querySelector("input");
     this.further = this.dialog.querySelector(".further");
     this.asked = 0; // number of the latest request: an earlier answer may come after it
@@ -29,6 +30,7 @@ class Drawer {
   open() {
     this.dialog.showModal();
     this.dialog.scrollTop = 0;
+    this.opened();
     this.load();
   }
 

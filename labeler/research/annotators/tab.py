@@ -17,11 +17,12 @@ from storage.analysis import reliability
 from storage.analysis.agreement import agreement
 from storage.analysis.checks import PracticeState, check_results, practice_state
 from storage.engine.database import Database
-from storage.labeling import gold, judgments
+from storage.labeling import flag_answers, gold, judgments
 from storage.labeling.queue import midnight
 from storage.records import Annotator, AnnotatorRole, new_id, now
 from storage.tables import annotators, settings, tokens
 
+CLEARED = "The flag is cleared. The pair returns to the queue if it needs judgments."
 ACTIONS_JS = (Path(__file__).parent / "actions.js").read_text(encoding="utf-8")
 
 
@@ -169,13 +170,17 @@ class AnnotatorsTab(Tab):
                     gold.set_active(self._db, target, active=True)
                     return "Annotators get the pair again, and its judgments count."
                 case "clear":
-                    # The access check stores the signed-in person in the request.
-                    assert request.request is not None
-                    who = request.request.state.identity.annotator.id
+                    who = _researcher(request)
                     judgments.clear_flag(self._db, id=new_id(), flag=target, researcher=who)
-                    return (
-                        "The flag is cleared. The pair returns to the queue if it needs judgments."
-                    )
+                    return CLEARED
+                case "answer" | "answer-and-clear":
+                    clear = action == "answer-and-clear"
+                    flag_answers.answer_flag(
+                        self._db, id=new_id(), flag=target, researcher=_researcher(request),
+                        text=_text(event), clear=clear,
+                    )  # fmt: skip
+                    answered = "The annotator finds the answer in My judgments."
+                    return f"{answered} {CLEARED}" if clear else answered
                 case _:
                     raise ValueError("The page has no such button. Reload the page.")
 
@@ -191,6 +196,20 @@ class AnnotatorsTab(Tab):
         person = annotators.set_disabled(self._db, target, disabled=disabled)
         self._accounts_changed()
         return person
+
+
+def _researcher(request: gr.Request) -> str:
+    # The access check stores the signed-in person in the request.
+    assert request.request is not None
+    return request.request.state.identity.annotator.id
+
+
+def _text(event: gr.EventData) -> str:
+    """The text that a button sends with its action; "" if it sends none."""
+    match event._data:
+        case {"text": str(text)}:
+            return text
+    return ""
 
 
 def _pressed(event: gr.EventData) -> tuple[str, str]:

@@ -70,7 +70,7 @@ def _name(item: Work) -> Markup:
 
 
 def flags(rows: Sequence[OpenFlag], *, now: datetime) -> Markup:
-    """Flagged pairs, each with its texts and a button that clears the flag."""
+    """Flagged pairs, each with its texts and buttons that answer and clear the flag."""
     if not rows:
         return components.empty(
             "No open flags", "Annotators do not see a flagged pair until you clear its flag here."
@@ -80,18 +80,33 @@ def flags(rows: Sequence[OpenFlag], *, now: datetime) -> Markup:
 
 def _flag(row: OpenFlag, now: datetime) -> Markup:
     messages = as_messages(json.loads(row.messages))
+    comment = row.comment or "(no comment)"
+    annotator = row.annotator or "unknown annotator"
+    answer = Markup(
+        '<button type="button" class="ks-button" data-action="answer" data-target="{}" '
+        'data-title="Answer to {}" data-comment="{}">Answer</button>'
+    ).format(row.id, annotator, comment)
     return Markup(
-        '<article class="ks-sample"><header><div>{}<div class="ks-detail">{} · {}</div></div>{}'
+        '<article class="ks-sample"><header><div>{}<div class="ks-detail">{} · {}</div>{}</div>'
+        '<span class="ks-actions">{}{}</span>'
         '</header><div class="ks-side">{}</div><div class="ks-sides">'
         '<div class="ks-side">{}</div><div class="ks-side">{}</div></div></article>'
     ).format(
-        components.prose(row.comment or "(no comment)"),
-        row.annotator or "unknown annotator",
+        components.prose(comment),
+        annotator,
         components.ago(row.created_at, now),
+        components.lines(_answered(text) for text in row.answers or ()),
+        answer,
         components.button("Clear", "clear", row.id),
         components.conversation(messages),
         components.prose(row.first),
         components.prose(row.second),
+    )
+
+
+def _answered(text: str) -> Markup:
+    return Markup('<div class="ks-answer"><span class="ks-role">Answer</span>{}</div>').format(
+        components.prose(text)
     )
 
 

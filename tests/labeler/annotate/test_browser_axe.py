@@ -7,6 +7,8 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Page, expect
 
 from labeler.translation import LANGUAGES, translated
+from storage.labeling import judgments, queue
+from storage.labeling.flag_answers import answer_flag
 from storage.tables import settings
 from tests.helpers.browser import new_page
 from tests.helpers.desk_browser import desk_page, press
@@ -62,9 +64,20 @@ def test_no_state_violates_a_rule_in_any_language(browser, world, server, width,
     hold_to_the_rules(browser, world, server, width, scheme, language)
 
 
+def answer_a_flag(db, person):
+    [pair] = queue.lease(db, person.id, 1).pairs
+    flag = judgments.flag(
+        db, id=f"f-{person.id}", comparison=pair.comparison.id, annotator=person.id, comment="Rude."
+    )
+    answer_flag(
+        db, id=f"a-{person.id}", flag=flag.id, researcher="rosa", text="Thank you.", clear=True
+    )
+
+
 def hold_to_the_rules(browser, world, server, width, scheme, language):
     person = add_person(world[0], f"{width} {scheme} {language}")
     view = {"width": width, "scheme": scheme, "locale": language}
+    answer_a_flag(world[0], person)
     with desk_page(browser, world, server, person, **view) as page:
         expect(page.locator("html")).to_have_attribute("lang", language)
         # A bar that covers half of a button makes it a small target, until the page is scrolled.
@@ -102,6 +115,7 @@ def hold_to_the_rules(browser, world, server, width, scheme, language):
         press(page, "1")
         page.keyboard.press("m")
         expect(page.locator(".drawer .given")).to_have_count(1)
+        expect(page.locator(".drawer .answers li")).to_have_count(1)
         assert violations(page) == [], "my judgments"
         page.locator(".drawer .given").click()
         expect(page.locator(".revising")).to_be_visible()

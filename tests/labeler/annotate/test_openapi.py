@@ -11,6 +11,7 @@ from openapi_spec_validator import validate
 from starlette.testclient import TestClient
 
 from labeler.annotate.routes import label_routes
+from storage.labeling.flag_answers import answer_flag
 from tests.helpers.desk_world import add_person, bearer, make_app, plain_pairs, workspace
 from tests.helpers.scripted_generation import Scripted
 
@@ -56,7 +57,7 @@ STREAMED = {("post", "/label/api/live/turns", "2")}
 """Lines of JSON, which tests/labeler/annotate/test_live.py reads."""
 
 
-def conversation(client):
+def conversation(client, db):
     """Requests with their path in the document, until every operation had a success."""
     pairs = client.get("/label/api/next?n=3")
     yield "/label/api/next", pairs
@@ -70,7 +71,13 @@ def conversation(client):
     yield judged
     yield post("skip", comparison=second)
     yield post("undo")
-    yield post("flag", comparison=third)
+    flagged = post("flag", comparison=third)
+    yield flagged
+    id = str(uuid.uuid4())
+    answer_flag(db, id=id, flag=flagged[1].json()["id"], researcher="rosa", text="Thanks.")
+    yield "/label/api/flag-answers", client.get("/label/api/flag-answers")
+    read = client.post("/label/api/flag-answers/read", json={"answers": [id]})
+    yield "/label/api/flag-answers/read", read
     yield (
         "/label/api/release",
         client.post("/label/api/release", json={"comparisons": [second]}),
@@ -100,9 +107,9 @@ def closed(schema):
     return found
 
 
-def test_responses_are_as_described(client, document):
+def test_responses_are_as_described(client, db, document):
     seen = set()
-    for path, response in conversation(client):
+    for path, response in conversation(client, db):
         method, status = response.request.method.lower(), str(response.status_code)
         responses = document["paths"][path][method]["responses"]
         described = responses.get(status) or responses[f"{status[0]}XX"]

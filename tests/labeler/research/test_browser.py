@@ -14,6 +14,7 @@ from labeler.research.charts import CHARTS_JS, Chart, Series, group
 from labeler.security.accounts import STATIC
 from storage.engine.database import Database
 from storage.exporting import exports
+from storage.records import Flag
 from storage.reports import Stopped
 from storage.tables import annotators, tokens
 from tests.helpers.browser import SLOW, chromium, find_chromium, new_page
@@ -296,6 +297,33 @@ def test_no_tab_runs_or_loads_what_strangers_wrote_nor_scrolls_sideways(
             assert page.title() == "Kitestring"
             assert page.locator("img[src='x']").count() == 0
             assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+def test_a_flag_is_answered_in_a_dialog_that_a_refresh_leaves_alone(browser, world):
+    [pair] = world.db.read("SELECT id FROM comparisons LIMIT 1")
+    flag = Flag(id="flag", comparison=pair["id"], annotator="annotator-1", comment="Rude.")
+    world.db.write(lambda tx: tx.store(flag))
+    with research_page(browser, world) as page:
+        open_tab(page, "Annotators")
+        card = page.locator("#flags .ks-sample").first
+        card.get_by_role("button", name="Answer").click()
+        dialog = page.get_by_role("dialog")
+        dialog.get_by_role("button", name="Answer only").click()
+        expect(dialog).to_be_visible()  # an answer needs a text
+        dialog.get_by_role("textbox").fill("We have removed the text.")
+        page.wait_for_event(
+            "response", lambda found: "queue/data" in found.url
+        )  # the tab is drawn again
+        expect(dialog.get_by_role("textbox")).to_have_value("We have removed the text.")
+        dialog.get_by_role("button", name="Answer only").click()
+        expect(card.locator(".ks-answer")).to_contain_text("We have removed the text.")
+        before = page.locator("#flags .ks-sample").count()
+        card.get_by_role("button", name="Answer").click()
+        dialog.get_by_role("textbox").fill("And now it is cleared.")
+        dialog.get_by_role("button", name="Answer and clear").click()
+        expect(page.locator("#flags .ks-sample")).to_have_count(before - 1)
+    texts = [row["text"] for row in world.db.read("FROM flag_answers ORDER BY created_at")]
+    assert texts == ["We have removed the text.", "And now it is cleared."]
 
 
 @pytest.mark.parametrize("width", [1280, 1366, 1440])

@@ -92,6 +92,28 @@ def test_clearing_a_flag_brings_the_pair_back_to_the_queue(db, live):
     assert "no flag" in tab._act(pressed("clear", "never"), asked_by(db))[tab.answer]
 
 
+def test_a_flag_is_answered_by_whoever_is_signed_in_and_cleared_only_if_asked(db, live):
+    (pair,) = queue.lease(db, "annotator-0", 1).pairs
+    judgments.flag(
+        db, id="asked", comparison=pair.comparison.id, annotator="annotator-0", comment="why me"
+    )
+    tab = live.annotators
+    answered = tab._act(pressed("answer", "asked", text=f"Because. {HOSTILE}"), asked_by(db))
+    assert "My judgments" in answered[tab.answer]
+    assert "why me" in answered[tab.flags]
+    assert "Because. &lt;img" in answered[tab.flags]
+    cleared = tab._act(pressed("answer-and-clear", "asked", text="Done."), asked_by(db))
+    assert "returns to the queue" in cleared[tab.answer]
+    assert "why me" not in cleared[tab.flags]
+    rows = db.read("SELECT researcher, text FROM flag_answers ORDER BY created_at")
+    rosa = annotators.by_name(db, "Rosa")
+    assert rosa is not None
+    assert [row["text"] for row in rows] == [f"Because. {HOSTILE}".strip(), "Done."]
+    assert {row["researcher"] for row in rows} == {rosa.id}
+    blank = tab._act(pressed("answer", "asked"), asked_by(db))
+    assert "needs a text" in blank[tab.answer]
+
+
 def test_somebody_who_is_not_there_is_said(db, live):
     tab = live.annotators
     updates = tab._act(pressed("disable", "nobody"), asked_by(db))
