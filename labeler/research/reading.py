@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -9,7 +10,7 @@ from typing import NamedTuple
 
 from storage.engine.database import Database
 from storage.labeling import queue
-from storage.records import Annotator, Iteration, ModelVersion, Run
+from storage.records import Annotator, Iteration, Mark, ModelVersion, Outcome, Run
 from storage.tables import annotators, iterations, models, prompts, runs, settings, snapshots
 
 _LABELS = """
@@ -52,6 +53,27 @@ _FLAGS = """
     ORDER BY f.created_at DESC LIMIT $limit
 """
 
+# The filter comes first, because few judgments have marks.
+_MARKED = """
+    WITH marked AS (
+        FROM current_judgments WHERE marks IS NOT NULL AND marks::VARCHAR NOT IN ('{}', 'null'))
+"""
+_MARK_REASONS = f"""
+    {_MARKED}
+    SELECT reason, count(*) AS marks, count(DISTINCT id) AS judgments
+    FROM (SELECT id, unnest(json_extract_string(marks, '$.*[*].reason')) AS reason FROM marked)
+    GROUP BY reason ORDER BY marks DESC, reason
+"""
+_MARKED_JUDGMENTS = f"""
+    {_MARKED}
+    SELECT j.marks::VARCHAR AS marks, j.outcome, j.created_at, a.name AS annotator,
+           json_extract_string(p.messages, '$[#-1].content') AS prompt
+    FROM marked AS j
+    JOIN comparisons AS c ON c.id = j.comparison
+    JOIN prompts AS p ON p.id = c.prompt
+    JOIN annotators AS a ON a.id = j.annotator
+    ORDER BY j.seq DESC LIMIT $limit
+"""
 _JUDGMENTS = "SELECT count(*) AS n FROM current_judgments"
 _RULINGS = "SELECT count(*) AS n FROM gate_overrides"
 _VERSION = "SELECT (SELECT count(*) FROM judgments) + (SELECT count(*) FROM withdrawals) AS n"
@@ -213,3 +235,40 @@ class OpenFlag:
 def flags(db: Database, *, limit: int = 100) -> list[OpenFlag]:
     """Open flags, newest first."""
     return [OpenFlag(**row) for row in db.read(_FLAGS, limit=limit)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class MarkReason:
+    """How often a reason was given to marked passages."""
+
+    reason: str
+    marks: int
+    judgments: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class MarkedJudgment:
+    """The marks of a judgment in its first and second response."""
+
+    marks: Mapping[str, Sequence[Mark]]
+    outcome: Outcome
+    created_at: datetime
+    annotator: str
+    prompt: str
+
+
+def mark_reasons(db: Database) -> list[MarkReason]:
+    """The reasons of marks in current judgments, the most frequent first."""
+    return [MarkReason(**row) for row in db.read(_MARK_REASONS)]
+
+
+def marked_judgments(db: Database, *, limit: int = 20) -> list[MarkedJudgment]:
+    """Current judgments with marks, the newest first."""
+    return [
+        MarkedJudgment(**{**row, "marks": _marks(row["marks"])})
+        for row in db.read(_MARKED_JUDGMENTS, limit=limit)
+    ]
+
+
+def _marks(column: str) -> dict[str, list[Mark]]:
+    return {side: [Mark(**mark) for mark in given] for side, given in json.loads(column).items()}

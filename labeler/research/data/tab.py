@@ -13,6 +13,8 @@ from labeler.annotate.session import DEFAULT_GUIDELINES
 from labeler.html import components, formulas
 from labeler.html.components import Column, Markup, render
 from labeler.html.markdown import render as render_markdown
+from labeler.research import reading
+from labeler.research.data.marks_view import marked_passages
 from labeler.research.tab import Tab, Updates, attempt, heading_slot, html_slot, on
 from labeler.security.access import MAX_UPLOAD_BYTES
 from labeler.translation import LANGUAGES, translated
@@ -105,9 +107,10 @@ class DataTab(Tab):
         heading_slot("Import", "in a terminal, even while the server runs")
         html_slot(value=render(_commands(db.workspace)))
         self._form()
+        self.marked = html_slot(elem_id="marked-passages")
         self._guidelines()
         self.inputs = [self.format, self.ties, self.file, self.names]
-        self.outputs = [self.link, self.prompts, self.versions]
+        self.outputs = [self.link, self.prompts, self.marked, self.versions]
         choices = (self.scale, self.strength, self.criteria)
         self.form = [*choices, self.reasons, self.rationale, self.safety, self.marks]
         self.loaded = [self.language, self.guidelines, self.preview, *self.form]
@@ -224,6 +227,9 @@ class DataTab(Tab):
         return {
             self.link: self._link(format, ties, file, names),
             self.prompts: render(_prompts(prompts.counts(self._db))),
+            self.marked: render(
+                marked_passages(reading.mark_reasons(self._db), reading.marked_judgments(self._db))
+            ),
             self.versions: render(_versions(guidelines.versions(self._db))),
         }
 

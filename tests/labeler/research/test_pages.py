@@ -23,9 +23,9 @@ from storage.analysis.agreement import Agreement
 from storage.engine.database import Database
 from storage.exporting import exports
 from storage.labeling import judgments, queue
-from storage.records import now
+from storage.records import Annotator, Mark, now
 from storage.reports import Stopped
-from storage.tables import iterations, runs, settings, snapshots, tokens
+from storage.tables import annotators, iterations, runs, settings, snapshots, tokens
 from tests.helpers.policy_world import add_iteration, add_models
 from tests.helpers.recording_loop import HOSTILE, RecordingLoop, in_a_loop
 from tests.helpers.research_seed import Seeding, labeling_workspace
@@ -356,6 +356,34 @@ def test_the_form_of_judging_is_chosen_on_the_data_tab(db, live):
     twice = (["clear"], "wrong\nwrong", "required", "optional", False)
     assert "each tag may be given once" in tab._save_form("one-press", "required", *twice)
     assert settings.judgment_form(db).scale == "one-press"
+
+
+def test_marked_passages_are_counted_and_shown_in_their_context(db, live):
+    assert live.data.refresh("trl", "drop", "jsonl", False)[live.data.marked] == ""
+    person = annotators.add(db, Annotator(id="marker", name="<b>Mia</b>"))
+    for n, (outcome, reasons) in enumerate((("a", ("wrong",)), ("tie", ("wrong", "good")))):
+        pair = queue.lease(db, person.id, 1).pairs[0]
+        marks = [
+            Mark(
+                reason=reason, quote="<i>x</i>", prefix="before ", suffix=" after", start=7, end=15
+            )
+            for reason in reasons
+        ]
+        judgments.judge(
+            db, id=f"marked-{n}", comparison=pair.comparison.id, annotator=person.id,
+            outcome=outcome, marks={"b": marks},
+        )  # fmt: skip
+    assert [vars(each) for each in reading.mark_reasons(db)] == [
+        {"reason": "wrong", "marks": 2, "judgments": 2},
+        {"reason": "good", "marks": 1, "judgments": 1},
+    ]
+    shown = live.data.refresh("trl", "drop", "jsonl", False)[live.data.marked]
+    assert shown.count("before <mark>&lt;i&gt;x&lt;/i&gt;</mark> after") == 3
+    assert "&lt;b&gt;Mia&lt;/b&gt;" in shown
+    cells = re.findall(r'data-label="Response">([^<]+)<', shown)
+    assert cells == ["tie", "tie", "other"]  # the newest first; A was preferred, B marked
+    judgments.undo(db, id="undo-marked", annotator=person.id)
+    assert [each.marks for each in reading.mark_reasons(db)] == [1]
 
 
 def test_the_download_is_what_export_writes(seeded, tabs, tmp_path):
