@@ -226,6 +226,28 @@ class Completion:
 
 
 @dataclass(frozen=True, kw_only=True)
+class FollowUp:
+    """A new policy's answer to a prompt that people judged in the iteration that trained it.
+
+    `learned` are the judgments of the prompt that the iteration's reward model learned from.  It is
+    no completion: it belongs to no comparison, and nothing learns from it or measures with it.
+    """
+
+    id: str
+    iteration: int
+    prompt: str
+    policy: str
+    text: str
+    learned: Sequence[str]
+    tokens: int
+    finish_reason: FinishReason
+    temperature: float
+    top_p: float
+    seed: int
+    created_at: datetime = field(default_factory=now)
+
+
+@dataclass(frozen=True, kw_only=True)
 class EvaluatedCompletion:
     """A policy's completion of a held-out prompt, with its rewards (None if not scored)."""
 

@@ -18,12 +18,12 @@ from labeler.html import formulas
 _HERE = Path(__file__).parent
 _SCRIPTS = (
     "texts.js", "outbox.js", "offline.js", "pair-buffer.js", "tabs.js", "view.js", "code.js", "conversation.js",
-    "sides.js", "differences.js", "ring.js", "draft.js", "marks.js", "keys.js", "drawer.js", "answers.js", "editor.js",
+    "sides.js", "differences.js", "ring.js", "draft.js", "marks.js", "keys.js", "drawer.js", "answers.js", "changes.js", "editor.js",
     "counts.js", "live.js", "desk.js", "start.js",
 )  # fmt: skip
 _STYLES = (
     "page.css", "ring.css", "layout.css", "text.css", "verdict.css", "dialogs.css", "drawer.css",
-    "live.css", "editor.css", "marks.css",
+    "live.css", "editor.css", "marks.css", "changes.css",
 )  # fmt: skip
 _INCLUDE = re.compile(r"<!-- include ([\w.-]+) -->")
 

@@ -47,7 +47,7 @@ from labeler.annotate.openapi import (
     described,
     document,
 )
-from labeler.annotate.session import GivenJudgment, LabelSession
+from labeler.annotate.session import GivenJudgment, LabelSession, ShownFollowUps
 from labeler.ports import Generation
 from labeler.security.accounts import keep_language
 from labeler.security.auth import Identity
@@ -343,6 +343,13 @@ def _add_reading_routes(routes: APIRouter, db: Database, session: LabelSession) 
     def judgment_given(annotator: CurrentAnnotator, id: ActId) -> dict[str, Any]:
         """One of the annotator's current judgments, with its pair."""
         return asdict(session.judgment(annotator, id))
+
+    @routes.get("/follow-ups", **described(ShownFollowUps))
+    def follow_ups(
+        annotator: CurrentAnnotator, iteration: Annotated[int | None, Query(ge=1)] = None
+    ) -> JSONResponse:
+        """A new policy's answers to prompts that the annotator judged, with their judgments."""
+        return JSONResponse(asdict(session.follow_ups(annotator, iteration)))
 
     @routes.get("/guidelines", **described(GuidelinesResponse))
     def guidelines(

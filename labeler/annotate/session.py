@@ -10,15 +10,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 from labeler.annotate.marks import located
-from labeler.html.markdown import render, render_pair
+from labeler.html.markdown import render, render_pair, render_together
 from labeler.translation import translated
 from storage.engine.database import Database
 from storage.engine.transaction import Transaction
 from storage.labeling import flag_answers, judgments, queue
 from storage.labeling.check_queue import CheckQueue
+from storage.labeling.follow_ups import OwnFollowUp, own_follow_ups
 from storage.labeling.own_figures import OwnFigures, own_figures
 from storage.labeling.own_judgments import (
     ListedJudgment,
@@ -130,6 +131,37 @@ class GivenJudgment:
 
     judgment: OwnJudgment
     pair: ShownPair
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShownFollowUp:
+    """A pair that the annotator judged, as they saw it, and the `new` policy's answer.
+
+    `same_as` is the response that equals the new answer.  `formatted` is False if one of the three
+    texts cannot be fully formatted, so that none is.
+    """
+
+    prompt: tuple[ShownMessage, ...]
+    a: ShownText
+    b: ShownText
+    outcome: ScreenOutcome
+    strength: int | None
+    new: ShownText
+    same_as: Literal["a", "b"] | None
+    formatted: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShownFollowUps:
+    """What a policy answers to prompts that the annotator judged; fields as in `OwnFollowUps`."""
+
+    iterations: list[int]
+    iteration: int | None
+    judgments: int
+    total: int
+    blocked: bool
+    withheld: int
+    pairs: list[ShownFollowUp]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -262,6 +294,12 @@ class LabelSession:
         pair = queue.pair(self._db, annotator.id, found.comparison)
         return GivenJudgment(judgment=found, pair=shown_pair(pair))
 
+    def follow_ups(self, annotator: Annotator, iteration: int | None) -> ShownFollowUps:
+        """`own_follow_ups`, rendered."""
+        found = own_follow_ups(self._db, annotator.id, iteration)
+        pairs = [_shown_follow_up(pair) for pair in found.pairs]
+        return ShownFollowUps(**{**vars(found), "pairs": pairs})
+
     def guidelines(self, language: str = "en") -> dict[str, str]:
         """The guidelines in a language as text and HTML.
 
@@ -304,6 +342,22 @@ def shown_pair(pair: LeasedPair) -> ShownPair:
         a=ShownText(text=pair.left, html=left),
         b=ShownText(text=pair.right, html=right),
         notice=notice,
+    )
+
+
+def _shown_follow_up(pair: OwnFollowUp) -> ShownFollowUp:
+    texts = (pair.a, pair.b, pair.new)
+    pages, lacks = render_together(*texts)
+    a, b, new = (ShownText(text=text, html=html) for text, html in zip(texts, pages, strict=True))
+    return ShownFollowUp(
+        prompt=tuple(shown_message(message) for message in pair.messages),
+        a=a,
+        b=b,
+        outcome=pair.outcome,
+        strength=pair.strength,
+        new=new,
+        same_as=pair.same_as,
+        formatted=not lacks,
     )
 
 

@@ -114,15 +114,21 @@ def render(text: str, *, document: bool = False) -> str:
 
 def render_pair(one: str, other: str) -> tuple[str, str, str]:
     """The two responses of a pair as HTML, in the same style, and a notice about it, or ""."""
-    both = [rendered(text, Style()) for text in (one, other)]
-    found = [each for each in both if each is not None]
-    if len(found) < 2:
-        return plain(one), plain(other), NOTICES["markdown"]
-    lacks = found[0].lacks | found[1].lacks
+    (first, second), lacks = render_together(one, other)
+    return first, second, NOTICES.get(lacks, "")
+
+
+def render_together(*texts: str) -> tuple[list[str], str]:
+    """Texts that are compared, as HTML in the same style, and what all of them lack: "markdown",
+    "math", or ""."""
+    found = [each for text in texts if (each := rendered(text, Style())) is not None]
+    if len(found) < len(texts):
+        return [plain(text) for text in texts], "markdown"
+    lacks = frozenset[str]().union(*(each.lacks for each in found))
     if lacks:
         style = Style(**dict.fromkeys(lacks, False))
-        found = [each for text in (one, other) if (each := rendered(text, style)) is not None]
-    return found[0].html, found[1].html, NOTICES["math"] if "math" in lacks else ""
+        found = [each for text in texts if (each := rendered(text, style)) is not None]
+    return [each.html for each in found], "math" if "math" in lacks else ""
 
 
 def plain(text: str) -> str:

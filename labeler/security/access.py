@@ -93,7 +93,7 @@ def rules(research_pages: Iterable[str] = ()) -> list[Rule]:
         _rule("signed-in", "GET", r"/label/api/(next|progress|figures|guidelines|openapi\.json)"),
         _rule("signed-in", "GET", r"/label/api/texts/\w+"),
         _rule("signed-in", "GET", r"/label/api/judgments(/[\w-]+)?"),
-        _rule("signed-in", "GET", r"/label/api/flag-answers"),
+        _rule("signed-in", "GET", r"/label/api/(flag-answers|follow-ups)"),
         _rule("signed-in", "POST", r"/label/api/flag-answers/read"),
         _rule("signed-in", "GET", r"/label/api/live"),
         _rule("signed-in", "POST", r"/label/api/live/prepare"),

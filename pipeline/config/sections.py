@@ -274,6 +274,13 @@ class EvaluateConfig(Section):
     )
     max_new_tokens: int = setting(256, "Maximum tokens per completion.", low=1)
     batch: int = setting(32, "Completions sampled in parallel.", low=1)
+    follow_ups: int = setting(
+        16,
+        "Prompts judged in the iteration that the new policy answers once more, for the annotators' "
+        "page; at least one for each annotator. 0 turns this off.",
+        low=0,
+        high=1000,
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -27,6 +27,7 @@ from pipeline.runs.jobs import Jobs
 from storage import worker_files
 from storage.engine.database import Database
 from storage.gate_report import GateReport, Standing
+from storage.labeling import follow_ups
 from storage.records import Iteration, ModelVersion, Phase, Run, Stage, now
 from storage.reports import Blocked, LoopState, SettingView, Stopped
 from storage.tables import iterations, models, policy_judgments, prompts, runs, settings
@@ -369,6 +370,9 @@ class Loop:
             made = self._jobs.register(run, role="policy", id=f"policy-{number}", summary=summary)
             return replace(current, phase="evaluating", policy_produced=made.id)
         worker_files.import_completions_output(self._db, directory.outputs)
+        follow_ups.import_output(
+            self._db, directory.inputs, directory.outputs, iteration=current.number
+        )
         return replace(current, phase="done", evaluation=summary, finished_at=now())
 
     # --- helpers -----------------------------------------------------------------------------

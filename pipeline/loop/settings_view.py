@@ -38,7 +38,7 @@ READ_BY: Mapping[Stage, tuple[str, ...]] = {
         "worker", "seed",
     ),
     "evaluate": (
-        "evaluate", "ppo.temperature", "shaping", "model.dtype", "worker", "seed",
+        "evaluate", "ppo.temperature", "sampling", "shaping", "model.dtype", "worker", "seed",
     ),
 }  # fmt: skip
 """The settings or sections that each stage reads; the page offers them for another attempt."""

@@ -15,11 +15,12 @@ from pipeline.config.sections import Config
 from pipeline.demo.pairs import shipped_pairs
 from pipeline.models.hub import ModelUnavailable, base_model_path, is_local, require_reward_model
 from pipeline.promotion import gate
-from pipeline.reward.validation_split import PromptJudgments, validation_prompts
+from pipeline.reward.validation_split import LEARNED, PromptJudgments, validation_prompts
 from pipeline.runs.rundir import Job
 from pipeline.shaping import require_available
 from storage import worker_files
 from storage.engine.database import Database
+from storage.labeling import follow_ups
 from storage.records import Iteration, ModelVersion, Snapshot, Stage, derive_seed, new_id
 from storage.tables import iterations, models, policy_judgments, runs
 
@@ -109,9 +110,7 @@ class Preparation:
             "sampling": self._plan_sampling,
             "reward": self._write_judgments,
             "policy": self._write_policy_inputs,
-            "evaluate": lambda inputs: worker_files.write_prompts_input(
-                self.db, inputs, role="held-out", limit=self.config.evaluate.prompts
-            ),
+            "evaluate": self._write_evaluation_inputs,
         }
         fills[stage](inputs)
 
@@ -233,6 +232,21 @@ class Preparation:
         for name in (*JUDGED, "edits.parquet"):
             if name in JUDGED or (written / name).exists():  # edits: only if learned from
                 shutil.copy(written / name, inputs)
+
+    def _write_evaluation_inputs(self, inputs: Path) -> None:
+        """Held-out prompts, and prompts that people judged, for the annotators' page."""
+        evaluate, number = self.config.evaluate, self.current.number
+        worker_files.write_prompts_input(self.db, inputs, role="held-out", limit=evaluate.prompts)
+        run = runs.newest(self.db, number, "reward")
+        if run is None or not evaluate.follow_ups:
+            return
+        follow_ups.write_input(
+            self.db, inputs,
+            iteration=number,
+            learned=self.db.workspace / run.directory / "outputs" / LEARNED,
+            limit=evaluate.follow_ups,
+            seed=iteration_seed(self.config.seed, number),
+        )  # fmt: skip
 
     def _previous(self) -> str | None:
         return iterations.opponent_of(self.current, iterations.before(self.db, self.current))

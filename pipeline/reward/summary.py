@@ -33,6 +33,8 @@ class JudgmentCounts:
     """Held-out judgments of the random stream with a preference."""
     apart_pairs: int
     """Judgments that decided when to stop."""
+    learned_by: Mapping[str, int]
+    """Judgments that the model learned from, by annotator, without edits."""
     ties: int
     """Judgments without a preference, out of all judgments."""
 

@@ -15,6 +15,9 @@ from dataclasses import dataclass
 
 from storage.records import digest
 
+LEARNED = "learned.parquet"
+"""The reward stage's output with the ids of the judgments that the model learned from."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class PromptJudgments:

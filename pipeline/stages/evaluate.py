@@ -24,6 +24,7 @@ from pipeline.reward.audit import audit_model
 from pipeline.reward.ensemble import Ensemble
 from pipeline.runs.parquet import write_rows
 from pipeline.runs.rundir import Job, Report, RunDirectory
+from pipeline.sampling.follow_ups import answer_judged, read_judged, write_answers
 from pipeline.stages.sample import COMPLETION_COLUMNS, completion_row
 from pipeline.statistics.winrate import outcome, win_rate
 from storage.records import Message, derive_seed, digest
@@ -35,13 +36,14 @@ _SAMPLED, _SCORED = 0.8, 0.95
 
 
 def run(job: Job, report: Report, directory: RunDirectory) -> Evaluation:
-    """Sample, score and compare; writes completions.parquet and scores.parquet."""
+    """Sample, score and compare; writes completions, scores and follow_ups.parquet."""
     config = job.config.evaluate
     prompts = [
         pair for pair in evaluation_prompts(directory, config) for _ in range(config.completions)
     ]
     device = pick_device(job.config.worker.device)
     evaluation = _Evaluation(job, report, prompts, device)
+    evaluation.judged = read_judged(directory.inputs)
     roles = ["policy", "reference"]
     # In the first iteration the previous policy is the reference.
     if job.models.get("previous") and job.names["previous"] != job.names["reference"]:
@@ -134,6 +136,9 @@ class _Evaluation:
         self._responses: dict[str, list[Response]] = {}
         self._kl: dict[str, list[float]] = {}
         self._own: dict[str, list[float]] = {}
+        self.judged: list[tuple[str, Messages]] = []
+        """Judged prompts that the policy answers too; no figure uses these answers."""
+        self._follow_ups: list[dict[str, Any]] = []
 
     def sample(self, role: str, *, steps: int) -> None:
         """Answer every prompt with one policy and measure its KL to the reference."""
@@ -151,6 +156,8 @@ class _Evaluation:
             self._report.progress(_SAMPLED * done, total, doing)
 
         responses = self._responses[role] = self._answers(sampler, conversations, progress)
+        if role == "policy" and self.judged:
+            self._follow_ups = answer_judged(sampler, self.judged, self._job, self._report)
         self._kl[role] = (
             [0.0] * len(responses)
             if role == "reference"
@@ -243,7 +250,8 @@ class _Evaluation:
         )
 
     def write(self, directory: RunDirectory, rewards: dict[str, list[float]]) -> None:
-        """Write all responses and their rewards, for the Samples tab."""
+        """Write all responses and their rewards, for the Samples tab, and the answers to judged
+        prompts, for the annotators' page."""
         completions, scores = [], []
         for role, responses in self._responses.items():
             rows = zip(self._prompts, responses, rewards[role], self._own[role], strict=True)
@@ -256,6 +264,7 @@ class _Evaluation:
         write_rows(directory.outputs / "completions.parquet", completions, COMPLETION_COLUMNS)
         columns = ("completion", "reward", "own_reward")
         write_rows(directory.outputs / "scores.parquet", scores, columns)
+        write_answers(directory.outputs, self._follow_ups)
 
     def _load(self, role: str) -> Sampler:
         return Sampler.of_job(self._job, self._job.model(role), self._device)

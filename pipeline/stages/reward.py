@@ -47,6 +47,8 @@ from pipeline.reward.scoring import RewardModel
 from pipeline.reward.stopping import EarlyStop
 from pipeline.reward.summary import Centering, JudgmentCounts, RewardSpread, RewardSummary
 from pipeline.reward.trainer import SHARE, Training
+from pipeline.reward.validation_split import LEARNED
+from pipeline.runs.parquet import write_rows
 from pipeline.runs.rundir import Job, Note, Report, RunDirectory
 from storage.analysis.annotator_fit import AnnotatorFit
 from storage.records import derive_seed
@@ -85,6 +87,8 @@ def run(job: Job, report: Report, directory: RunDirectory) -> RewardSummary:
         model, split.held_out, pairs, directory.outputs, scale=scale, log_loss=figures.log_loss,
         expected=fit_of_annotators and fit_of_annotators.expected_preference_agreement,
     )  # fmt: skip
+    learned = [{"judgment": pair.judgment} for pair in split.learned if not pair.edited]
+    write_rows(directory.outputs / LEARNED, learned, ("judgment",))
     model.save(directory.model)
     if audit:
         audit.save(directory.model / AUDIT)
@@ -163,6 +167,7 @@ def _counts(model: RewardModel, pairs: Sequence[JudgedPair], split: Split) -> Ju
         held_out_pairs=len(split.measured),
         held_out_preferences=sum(pair.decisive for pair in split.measured),
         apart_pairs=len(split.audit_set),
+        learned_by=Counter(pair.annotator for pair in split.learned if not pair.edited),
         ties=sum(not pair.decisive for pair in pairs),
     )
 

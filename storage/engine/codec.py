@@ -132,6 +132,7 @@ _ALL = (
     Kind("skip", records.Skip, "skips", ignored=_ACT, ordered=True),
     Kind("flag", records.Flag, "flags", ignored=_ACT, ordered=True),
     Kind("flag_answer", records.FlagAnswer, "flag_answers", immutable=False),
+    Kind("follow_up", records.FollowUp, "follow_ups", ignored=_TIME),
     Kind(
         "snapshot",
         records.Snapshot,
@@ -213,7 +214,7 @@ JSON_FIELDS = frozenset(
             "settings",
             "evaluation",
         ),
-        *("config", "value", "payload"),
+        *("config", "value", "payload", "learned"),
     }
 )
 

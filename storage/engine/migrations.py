@@ -196,6 +196,19 @@ def m013_marks(connection: Connection) -> None:
     connection.execute("ALTER TABLE judgments ADD COLUMN marks JSON")
 
 
+_FOLLOW_UPS = """
+CREATE TABLE follow_ups (
+    id VARCHAR PRIMARY KEY, iteration BIGINT NOT NULL, prompt VARCHAR NOT NULL,
+    policy VARCHAR NOT NULL, text VARCHAR NOT NULL, learned JSON NOT NULL, tokens BIGINT,
+    finish_reason VARCHAR, temperature DOUBLE, top_p DOUBLE, seed BIGINT, created_at TIMESTAMPTZ);
+"""
+
+
+def m014_follow_ups(connection: Connection) -> None:
+    """Answers of new policies to prompts that people judged."""
+    connection.execute(_FOLLOW_UPS)
+
+
 _ORDER = """
     SELECT id, row_number() OVER (ORDER BY created_at, id) AS seq FROM (
         SELECT id, created_at FROM judgments UNION ALL
@@ -217,6 +230,7 @@ MIGRATIONS: tuple[Migration, ...] = (
     m011_practice,
     m012_flag_answers,
     m013_marks,
+    m014_follow_ups,
 )
 
 # `journal_bytes`: the length of the journal that is applied, written in each group's transaction.

@@ -69,6 +69,7 @@ class Desk {
       reopen: (found) => this.reopen(found),
       unsaved: () => this.outbox.acts.filter(({ path }) => path?.endsWith("/judgments")).length,
     });
+    this.changes = new Changes(person.id);
     this.live = new Live(person.id, {
       changed: () => this.show(),
       offered: () => {
@@ -551,6 +552,10 @@ class Desk {
       differences: () => this.toggleTexts("differences"),
       guidelines: () => this.toggleGuidelines(),
       figures: () => this.showFigures(),
+      changes: () => {
+        closeMenus();
+        this.changes.open();
+      },
       help: () => $(".help").showModal(),
       theme: () => setTheme($(".desk").dataset.theme === "dark" ? "light" : "dark"),
     };

@@ -12,6 +12,8 @@ from starlette.testclient import TestClient
 
 from labeler.annotate.routes import label_routes
 from storage.labeling.flag_answers import answer_flag
+from storage.records import FollowUp
+from storage.tables import comparisons
 from tests.helpers.desk_world import add_person, bearer, make_app, plain_pairs, workspace
 from tests.helpers.scripted_generation import Scripted
 
@@ -57,6 +59,16 @@ STREAMED = {("post", "/label/api/live/turns", "2")}
 """Lines of JSON, which tests/labeler/annotate/test_live.py reads."""
 
 
+def answered_again(db, comparison, judgment):
+    """A follow-up of this judgment."""
+    prompt = comparisons.get(db, comparison).prompt
+    again = FollowUp(
+        id="u", iteration=1, prompt=prompt, policy="policy-secret", text="So.", learned=[judgment],
+        tokens=2, finish_reason="stop", temperature=1.0, top_p=1.0, seed=0,
+    )  # fmt: skip
+    db.write(lambda tx: tx.store(again))
+
+
 def conversation(client, db):
     """Requests with their path in the document, until every operation had a success."""
     pairs = client.get("/label/api/next?n=3")
@@ -87,7 +99,8 @@ def conversation(client, db):
     language = client.post("/label/api/language", json={"language": "de"})
     yield "/label/api/language", language
     yield "/label/api/texts/{language}", client.get("/label/api/texts/de")
-    for path in ("judgments", "progress", "figures", "guidelines"):
+    answered_again(db, first, id)
+    for path in ("judgments", "progress", "figures", "guidelines", "follow-ups"):
         yield f"/label/api/{path}", client.get(f"/label/api/{path}")
     assert client.post("/label/api/live/turns", json={"text": "Hi"}).status_code == 200
     yield "/label/api/live", client.get("/label/api/live")

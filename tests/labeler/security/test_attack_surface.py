@@ -38,6 +38,7 @@ LABEL: dict[str, frozenset[str]] = {
     **dict.fromkeys(("/label/api/next", "/label/api/progress", "/label/api/figures"), frozenset({"GET"})),
     **dict.fromkeys(("/label/api/guidelines", "/label/api/openapi.json"), frozenset({"GET"})),
     "/label/api/flag-answers": frozenset({"GET"}), "/label/api/flag-answers/read": ACT,
+    "/label/api/follow-ups": frozenset({"GET"}),
     "/label/api/live": frozenset({"GET"}),
     **dict.fromkeys(("/label/api/live/prepare", "/label/api/live/turns"), ACT),
     "/label/api/texts/0": frozenset({"GET"}), "/label/api/language": ACT,

@@ -18,6 +18,7 @@ from pipeline.runs.rundir import RunDirectory
 from storage import lineage, worker_files
 from storage.engine.database import Database
 from storage.labeling import judgments, model_judges, queue
+from storage.labeling.follow_ups import own_follow_ups
 from storage.records import Annotator, AnnotatorKind, Prompt, Run, Stage, new_id
 from storage.sides import shown_swapped
 from storage.tables import (
@@ -178,6 +179,7 @@ def test_a_whole_iteration_survives_a_killed_worker(db: Database, loop: Loop) ->
     )
     assert first.evaluation["policy"]["kl"] == first.evaluation["policy"]["kl"]  # not NaN
     assert (db.workspace / models.get(db, "policy-1").path / "model.safetensors").exists()
+    require_follow_ups(db)
     second = iterations.get(db, 2)
     assert second.policy_sampled == "policy-1"
     # Pairs are chosen by the newest reward model's members; before there is one, it is said.
@@ -201,6 +203,24 @@ def test_a_whole_iteration_survives_a_killed_worker(db: Database, loop: Loop) ->
     assert {row.reward_model for row in compared} == {"reward-1"}
     assert all(0 < (row.predicted or 0) < 1 for row in compared)
     assert iterations.get(db, 2).verdict == "provisional"
+
+
+def require_follow_ups(db: Database) -> None:
+    """The labeler sees what policy-1 answers to prompts whose judgments were learned from."""
+    [labeler] = [each for each in annotators.listing(db) if each.name == "labeler"]
+    seen = own_follow_ups(db, labeler.id)
+    learned = models.get(db, "reward-1").summary
+    assert (seen.iteration, seen.judgments, seen.total) == (1, learned["pairs"], learned["pairs"])
+    assert learned["pairs"] < 19  # some measured it, and are not counted
+    asked = db.read("SELECT DISTINCT prompt, policy FROM follow_ups")
+    assert len(asked) == len(seen.pairs) + seen.withheld
+    decisive = "SELECT c.prompt FROM current_judgments j JOIN comparisons c ON c.id = j.comparison"
+    judged = db.read(f"{decisive} WHERE j.outcome IN ('first', 'second')")
+    assert 0 < len(asked) < len(judged)
+    assert {row["policy"] for row in asked} == {"policy-1"}
+    assert {row["prompt"] for row in asked} <= {row["prompt"] for row in judged}
+    used = db.read("SELECT count(*) AS n FROM completions SEMI JOIN follow_ups USING (id)")
+    assert used == [{"n": 0}]
 
 
 def steps_so_far(db: Database) -> int:

@@ -13,7 +13,14 @@ from pipeline.reward.likelihood import FIRST, UNSTATED
 from pipeline.runs.rundir import Report, RunDirectory
 from pipeline.stages import reward
 from tests.helpers.judged_pairs import pair
-from tests.helpers.stage_inputs import give, make_job, make_judgments, make_prompts, tiny_models
+from tests.helpers.stage_inputs import (
+    give,
+    make_job,
+    make_judgments,
+    make_prompts,
+    rows_of,
+    tiny_models,
+)
 
 
 def test_an_edit_is_in_no_set_that_stops_or_measures_the_training():
@@ -60,7 +67,15 @@ def test_the_stage_learns_from_edits_only_if_they_were_written(tmp_path: Path, a
     with Report(directory) as report:
         chat = ChatTokenizer.load(models["reference"])
         found = job_pairs(job, report, directory, chat, models["reference"])
-        reward.run(job, report, directory)
+        summary = reward.run(job, report, directory)
     assert sum(each.edited for each in found) == 10 * asked
+    # What annotators read about their judgments is about those that they gave, not about edits.
+    split = split_judgments(found, job.config.reward, seed=job.config.seed)
+    learned = [each.judgment for each in split.learned if not each.edited]
+    written = rows_of(directory.outputs / "learned.parquet")
+    assert [row["judgment"] for row in written] == learned
+    assert 0 < len(learned) < 48
+    assert summary.counts.learned_by == {"a-1": len(learned)}
+    assert summary.counts.pairs == len(learned) + sum(each.edited for each in split.learned)
     assert {each.side for each in found if each.edited} <= {0}
     assert {each.side for each in found if not each.edited} == {1}

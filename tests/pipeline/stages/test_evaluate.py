@@ -215,3 +215,54 @@ def test_distinct_share_by_hand():
 
 def test_every_metric_of_the_stages_is_defined_without_a_double():
     assert len(METRICS) == len(set(METRICS.values()))
+
+
+def judged(count: int) -> list[dict[str, Any]]:
+    return [
+        {"prompt": row["id"], "messages": row["messages"], "learned": '["j-1"]'}
+        for row in make_prompts(count)
+    ]
+
+
+def test_the_policy_answers_judged_prompts_as_pairs_are_sampled_and_no_figure_changes(
+    models: dict[str, str], tmp_path: Path
+):
+    sampled = {"sampling__temperatures": [0.6, 0.9], "sampling__top_p": 0.8}
+    job = make_job("evaluate", models, sampling__max_new_tokens=3, **sampled)
+    without, figures = evaluate(job, tmp_path / "without", prompts=3)
+    assert rows_of(without.outputs / "follow_ups.parquet") == []
+    directory = RunDirectory.create(tmp_path / "with", job)
+    give(directory, "prompts.parquet", make_prompts(3))
+    give(directory, "follow_ups.parquet", judged(5))
+    with Report(directory) as report:
+        again = run(job, report, directory)
+    assert again == figures
+    for name in ("completions.parquet", "scores.parquet"):
+        assert rows_of(directory.outputs / name) == rows_of(without.outputs / name)
+    rows = rows_of(directory.outputs / "follow_ups.parquet")
+    assert [row["prompt"] for row in rows] == [row["prompt"] for row in judged(5)]
+    assert {(row["policy"], row["temperature"], row["top_p"]) for row in rows} == {
+        (NAMES["policy"], 0.6, 0.8)
+    }
+    assert max(row["tokens"] for row in rows) <= 3
+    assert len({row["id"] for row in rows}) == 5
+    # The policy's own samples, which another model would not give.
+    policy = Sampler.load(models["policy"], device=torch.device("cpu"), dtype=torch.float32)
+    asked = [read_messages(row["messages"]) for row in judged(5)]
+    expected = policy.sample(
+        asked, temperature=0.6, top_p=0.8, max_new_tokens=3, seed=rows[0]["seed"]
+    )
+    assert [row["text"] for row in rows] == [response.text for response in expected]
+
+
+def test_judged_prompts_that_do_not_fit_are_left_out_with_a_line_in_the_log(
+    models: dict[str, str], tmp_path: Path
+):
+    job = make_job("evaluate", models, sampling__max_new_tokens=100_000)
+    directory = RunDirectory.create(tmp_path, job)
+    give(directory, "prompts.parquet", make_prompts(2))
+    give(directory, "follow_ups.parquet", judged(2))
+    with Report(directory) as report:
+        run(job, report, directory)
+    assert rows_of(directory.outputs / "follow_ups.parquet") == []
+    assert "2 judged prompts exceed the model's context" in directory.log_tail(50)
