@@ -153,6 +153,8 @@ class Marks {
   // Called whenever the texts of a pair were written on the page.
   show(pair, marks, plain) {
     this.leave();
+    this.selected = null; // the toolbar may have the focus
+    this.toolbar.hidden = true;
     this.texts = ["a", "b"].map((side) => new MarkedText(side, pair[side], plain));
     this.marks = structuredClone(marks);
     this.draw();

@@ -167,6 +167,10 @@ def test_the_keyboard_alone_marks_and_removes(browser, world, server, who):
             "First select text with Shift and the arrow keys."
         )
         page.keyboard.type("x1")  # writes nothing, and judges nothing
+        page.evaluate("navigator.clipboard?.writeText('pasted').catch(() => {})")
+        for key in ("Delete", "Backspace", "Control+b", "Control+v", "Shift+Enter"):
+            page.keyboard.press(key)
+        assert shown(page) == before
         for _ in range(6):
             page.keyboard.press("Shift+ArrowRight")
         expect(page.locator(".marking")).to_be_visible()
@@ -260,6 +264,24 @@ def test_a_passage_with_code_has_no_words_of_the_page(browser, world, server, wh
     assert bad["quote"] == "slowly:\n\ndef water(pot):\n    return"
     assert MARKDOWN[good["start"] : good["end"]] == good["quote"] == "**light**"
     assert good["rendered_end"] - good["rendered_start"] == len("light")
+
+
+def test_a_judgment_ends_the_choice_of_a_reason(browser, world, server, who):
+    with desk_page(browser, world, server, who) as page:
+        go_to(page, "Plants?")
+        before = shown(page)
+        select(page, "light")
+        page.keyboard.press("h")
+        assert page.evaluate("document.activeElement.dataset.mark") == "good"
+        page.keyboard.press("1")
+        wait_for_other(page, before)
+        expect(page.locator(".marking")).to_be_hidden()
+        page.keyboard.press("z")
+        wait_for_shown(page, before)
+        select(page, "light")
+        page.keyboard.press("Escape")
+        expect(page.locator(".marking")).to_be_hidden()
+        assert rows(page) == []
 
 
 def test_a_selection_of_both_responses_or_of_the_prompt_is_none(browser, world, server, who):
