@@ -54,6 +54,7 @@ def new_page(
     scheme: str = "light",
     cookie: tuple[str, str, str] | None = None,
     locale: str = "en-US",
+    touch: bool = False,
 ) -> Iterator[Page]:
     """A page in a context of its own; fails at the end if a script on it failed.
 
@@ -63,6 +64,8 @@ def new_page(
         viewport={"width": width, "height": height},
         color_scheme="dark" if scheme == "dark" else "light",
         locale=locale,
+        has_touch=touch,
+        is_mobile=touch,
     )
     context.set_default_timeout(SLOW)
     if cookie:

@@ -365,6 +365,22 @@ def test_on_a_phone_the_reasons_are_above_the_choices(browser, world, server, si
         assert page.evaluate("document.documentElement.scrollWidth") == width
 
 
+def test_a_tap_on_a_reason_keeps_the_selection(browser, world, server, who):
+    with desk_page(browser, world, server, who, width=390, height=844, touch=True) as page:
+        go_to(page, "Plants?")
+        select(page, "light")
+        page.locator("[data-mark=wrong]").tap()
+        assert rows(page) == [("wrong", "light")]
+        page.locator(".response.a .remove").tap()
+        assert rows(page) == []
+        page.locator(".more summary").tap()
+        page.locator("[data-do=mark]").tap()  # no caret: it would open the keyboard of the phone
+        expect(page.locator(".told")).to_have_text(
+            "Select text in a response, then choose a reason."
+        )
+        expect(page.locator("[contenteditable=true]")).to_have_count(0)
+
+
 def test_the_kind_of_line_tells_marks_apart_without_colors(browser, world, server, who):
     with desk_page(browser, world, server, who) as page:
         page.emulate_media(forced_colors="active")
