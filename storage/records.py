@@ -93,8 +93,6 @@ MAX_QUOTE_LENGTH = 1_000
 """Characters of one marked passage."""
 MAX_QUOTES_LENGTH = 5_000
 """Characters of all marked passages of a judgment."""
-MARK_VERDICTS = ("good", "bad")
-"""The reasons that a mark can have besides the reason tags."""
 
 
 def now() -> datetime:
@@ -383,8 +381,6 @@ def _check_marks(marks: Mapping[str, Sequence[Mark]]) -> None:
         check_choice("side of marks", side, ("first", "second"))
         if len(given) > MAX_MARKS:
             raise ValueError(f"{len(given)} marks in one response; the limit is {MAX_MARKS}")
-        if len({(m.reason, m.start, m.rendered_start, m.quote) for m in given}) < len(given):
-            raise ValueError("a passage may be marked once with each reason")
     length = sum(len(mark.quote) for given in marks.values() for mark in given)
     if length > MAX_QUOTES_LENGTH:
         raise ValueError(

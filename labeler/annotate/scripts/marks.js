@@ -280,7 +280,7 @@ class Marks {
   // From the toolbar to the text, where the caret goes on.
   goBack() {
     const { root } = this.selected.text;
-    if (this.editing) root.focus();
+    if (this.editing) root.focus({ preventScroll: true });
     else $(".responses").focus({ preventScroll: true });
   }
 
@@ -302,29 +302,29 @@ class Marks {
     const { side, kind } = text;
     const quote = text.text.slice(start, end);
     const mark = { reason, quote, [`${kind}start`]: toPoints(text.text, start), [`${kind}end`]: toPoints(text.text, end) };
-    const problem = this.problemWith(mark, side, kind);
+    const problem = this.problemWith(reason, quote);
     if (problem) return this.tell(problem);
     this.marks[side] = [...(this.marks[side] ?? []), mark];
     const selection = document.getSelection();
-    const inToolbar = this.toolbar.contains(document.activeElement);
-    if (inToolbar) this.goBack();
+    if (this.toolbar.contains(document.activeElement)) this.goBack();
     if (this.editing) selection.collapseToEnd();
     else selection.removeAllRanges();
     this.keep();
     announce(t("Marked: {reason}.", { reason: reasonInWords(reason) }));
   }
 
-  problemWith({ reason, quote, ...place }, side, kind) {
-    const given = this.marks[side] ?? [];
-    const length = (text) => toPoints(text, text.length);
-    const others = Object.values(this.marks).flat();
-    const total = [quote, ...others.map((other) => other.quote)].reduce((sum, each) => sum + length(each), 0);
-    if (given.some((other) => other.reason === reason && other.quote === quote && other[`${kind}start`] === place[`${kind}start`])) {
-      return t("This passage is already marked with this reason.");
-    }
+  problemWith(reason, quote) {
+    const { text, start, end } = this.selected;
+    const given = this.marks[text.side] ?? [];
+    const places = given.filter((other) => other.reason === reason).map((other) => placeOf(other, text.kind, text.text));
+    const quotes = [quote, ...Object.values(this.marks).flat().map((other) => other.quote)];
+    const [length, ...others] = quotes.map((each) => toPoints(each, each.length));
+    if (places.some((place) => place?.[0] === start && place[1] === end)) return t("This passage is already marked with this reason.");
     if (given.length >= MAX_MARKS) return t("A response can have {count} marks at most.", { count: MAX_MARKS });
-    if (length(quote) > MAX_QUOTE) return t("A marked passage can have {count} characters at most.", { count: MAX_QUOTE });
-    if (total > MAX_QUOTES) return t("All marked passages together can have {count} characters at most.", { count: MAX_QUOTES });
+    if (length > MAX_QUOTE) return t("A marked passage can have {count} characters at most.", { count: MAX_QUOTE });
+    if (others.reduce((sum, each) => sum + each, length) > MAX_QUOTES) {
+      return t("All marked passages together can have {count} characters at most.", { count: MAX_QUOTES });
+    }
     return null;
   }
 

@@ -251,16 +251,19 @@ def test_a_passage_with_code_has_no_words_of_the_page(browser, world, server, wh
         page.keyboard.press("r")  # the mark has a place in the text as written once it is stored
         expect(page.locator(".response.a .marks")).to_contain_text("(not in this view)")
         mark(page, "good", "**light**")
+        page.keyboard.press("r")
+        mark(page, "good", "light")  # the same passage of the formatted text
         before = shown(page)
         page.keyboard.press("1")
         wait_for_other(page, before)
         status(page, "saved")
-        reopen(page, "Plants?")  # still unformatted
-        assert page.evaluate(HIGHLIGHTED)["good"] == "**light**"
+        reopen(page, "Plants?")
+        page.keyboard.press("r")
+        assert page.evaluate(HIGHLIGHTED)["good"] == "**light**|light"
         assert page.evaluate(HIGHLIGHTED)["bad"].startswith("slowly:\n\n```python")
         page.keyboard.press("r")
-        assert page.evaluate(HIGHLIGHTED)["good"] == "light"
-    bad, good = stored(world[0], who)[-1]["a"]
+        assert page.evaluate(HIGHLIGHTED)["good"] == "light|light"
+    bad, good, _ = stored(world[0], who)[-1]["a"]
     assert bad["quote"] == "slowly:\n\ndef water(pot):\n    return"
     assert MARKDOWN[good["start"] : good["end"]] == good["quote"] == "**light**"
     assert good["rendered_end"] - good["rendered_start"] == len("light")

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import re
 import time
+from pathlib import Path
 
 import pytest
 
+from labeler.annotate import page
 from labeler.annotate.marks import located
 from labeler.html.markdown import render_pair
 from labeler.html.text import text_of
+from storage.records import MAX_MARKS, MAX_QUOTE_LENGTH, MAX_QUOTES_LENGTH
 
 TEXT = (
     "Because **air** scatters blue, air & dust.\n\n1. First *item*\n2. Second one\n\n"
@@ -106,3 +110,13 @@ def test_a_long_response_takes_little_time():
     start = time.perf_counter()
     assert len(located(given, text, html)) == 20
     assert time.perf_counter() - start < 10
+
+
+def test_the_page_has_the_limits_of_the_server():
+    script = (Path(page.__file__).parent / "scripts" / "marks.js").read_text(encoding="utf-8")
+    limits = {name: int(value) for name, value in re.findall(r"const (MAX_\w+) = (\d+);", script)}
+    assert limits == {
+        "MAX_MARKS": MAX_MARKS,
+        "MAX_QUOTE": MAX_QUOTE_LENGTH,
+        "MAX_QUOTES": MAX_QUOTES_LENGTH,
+    }
