@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import re
 import time
 from pathlib import Path
@@ -9,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from labeler.annotate import page
-from labeler.annotate.marks import located
+from labeler.annotate.marks import Searched, located
 from labeler.html.markdown import render_pair
 from labeler.html.text import text_of
 from storage.records import MAX_MARKS, MAX_QUOTE_LENGTH, MAX_QUOTES_LENGTH
@@ -96,6 +97,39 @@ def test_a_response_that_is_shown_as_plain_text_has_the_same_places():
     assert "plain" in render_pair(text, "other")[0]
     found = mark("**x**", text=text)
     assert (found.start, found.end) == (found.rendered_start, found.rendered_end)
+
+
+def test_passages_of_real_markdown_are_found_at_their_place():
+    """Random passages of this documentation: tables, lists, links, code, bold text."""
+    chance = random.Random(0)
+    pages = (Path(__file__).parents[3] / "docs").glob("*.md")
+    sections = [part for page in sorted(pages) for part in page.read_text().split("\n## ")]
+    found: list[bool] = []
+    literal = 0
+    for text in (part for part in sections if 400 < len(part) < 8_000):
+        html = render_pair(text, "other")[0]
+        rendered = text_of(html)
+        for _ in range(5):
+            length = chance.randint(5, 400)
+            start = chance.randrange(max(1, len(rendered) - length))
+            quote = rendered[start : start + length]
+            given = {"reason": "x", "quote": quote, "start": None, "end": None}
+            place = {"rendered_start": start, "rendered_end": start + len(quote)}
+            if quote != quote.strip() or not quote:
+                continue
+            (mark,) = located([given | place], text, html)
+            found.append(mark.start is not None)
+            if mark.start is None or mark.end is None:
+                continue
+            literal += text[mark.start : mark.end] == quote
+            # The letters around it are those of the formatted text, at least on one side: hidden
+            # addresses of links are in the other.
+            before = Searched(text[: mark.start]).bare.endswith(Searched(mark.prefix).bare[-12:])
+            behind = Searched(text[mark.end :]).bare.startswith(Searched(mark.suffix).bare[:12])
+            assert before or behind, (mark, text[mark.start : mark.end])
+    assert len(found) > 400
+    assert sum(found) / len(found) > 0.98
+    assert literal / len(found) < 0.5  # a literal search alone would not do
 
 
 def test_a_long_response_takes_little_time():
