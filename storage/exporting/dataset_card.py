@@ -64,6 +64,8 @@ _COLUMNS = {
     "marks": "the passages that the annotator marked in each response, by a and b, with the reason, the "
     "quote, and its offsets in the response (start, end) and in the text that the page showed",
     "comment": "free text by the annotator",
+    "flags": "flags of the pair by any annotator, with comment, state (open, cleared or undone) and the "
+    "researchers' answers",
     "edit": "the preferred response as the annotator improved it; empty if they did not",
     "guidelines": "the version of the guidelines on the annotator's page; empty if not known",
     "milliseconds": "time from the display of the pair to the answer",

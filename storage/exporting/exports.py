@@ -31,6 +31,7 @@ from storage.exporting.formats import (
 )
 from storage.exporting.hub import push
 from storage.exporting.writing import WRITABLE, open_writer
+from storage.labeling import flag_answers
 from storage.records import CHECKS, KEPT_APART, AnnotatorKind
 from storage.tables import settings
 from storage.tables.pseudonyms import key_of, pseudonym
@@ -246,6 +247,7 @@ class _Dataset:
             row["id"]: row["name"] if key is None else pseudonym(key, row["id"])
             for row in db.read(_ANNOTATORS)
         }
+        self._flags = self._flags_by_comparison() if raw else {}
 
     def batches(self) -> Iterator[list[DatasetRow]]:
         """Rows in order of time, in batches: an export need not fit into memory."""
@@ -256,8 +258,25 @@ class _Dataset:
             judged = (dict(zip(columns, values, strict=True)) for values in batch)
             yield [row for each in judged for row in self._rows(each)]
 
+    def _flags_by_comparison(self) -> dict[str, list[dict[str, Any]]]:
+        """Flags of each pair with the researchers' answers, who are not named."""
+        found: dict[str, list[dict[str, Any]]] = {}
+        for flag in flag_answers.flags(self._db, all=True):
+            answers = [{"text": a.text, "created_at": a.created_at} for a in flag.answers]
+            found.setdefault(flag.comparison, []).append(
+                {
+                    "annotator": self._public.get(flag.annotator_id),
+                    "comment": flag.comment,
+                    "state": flag.state,
+                    "created_at": flag.created_at,
+                    "answers": answers,
+                }
+            )
+        return found
+
     def _rows(self, row: dict[str, Any]) -> list[DatasetRow]:
-        judged = judged_from(row, annotator=self._public[row["annotator"]])
+        flags = self._flags.get(row["comparison"], [])
+        judged = judged_from(row, annotator=self._public[row["annotator"]], flags=flags)
         left_out = None
         if judged.arm in CHECKS and self._format != "raw":
             left_out = f"of {judged.arm} pairs"

@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
 from typing import Any, Literal
@@ -42,6 +42,15 @@ DatasetRow = dict[str, Any]
 
 _CHAT = pa.list_(pa.struct([("role", pa.string()), ("content", pa.string())]))
 _TIME = pa.timestamp("us", tz="UTC")
+_FLAG = pa.struct(
+    [
+        ("annotator", pa.string()),
+        ("comment", pa.string()),
+        ("state", pa.string()),
+        ("created_at", _TIME),
+        ("answers", pa.list_(pa.struct([("text", pa.string()), ("created_at", _TIME)]))),
+    ]
+)
 _MARK = pa.struct(
     [
         *((name, pa.string()) for name in ("reason", "quote", "prefix", "suffix")),
@@ -91,6 +100,8 @@ class ExportedJudgment:
     """Of a practice pair."""
     repeats: str | None = None
     """The judgment that a re-ask repeats."""
+    flags: list[dict[str, Any]] = field(default_factory=list)
+    """Flags of the pair, by any annotator, with the researchers' answers."""
     conversation: str | None = None
     turn: int | None = None
     """The turn of a live conversation."""
@@ -160,6 +171,7 @@ _RAW = pa.schema(
         ("marks", pa.struct([(side, pa.list_(_MARK)) for side in "ab"])),
         ("comment", pa.string()),
         ("edit", pa.string()),
+        ("flags", pa.list_(_FLAG)),
         ("milliseconds", pa.int64()),
         ("guidelines", pa.string()),
         ("shown_swapped", pa.bool_()),
@@ -280,9 +292,12 @@ def _chat(messages: Iterable[Message]) -> list[dict[str, str]]:
     return [{"role": message.role, "content": message.content} for message in messages]
 
 
-def judged_from(row: Mapping[str, Any], *, annotator: str) -> ExportedJudgment:
-    """An `ExportedJudgment` from a row of the export query; `annotator` is the published name."""
-    values = dict(row)
+def judged_from(
+    row: Mapping[str, Any], *, annotator: str, flags: list[dict[str, Any]]
+) -> ExportedJudgment:
+    """An `ExportedJudgment` from a row of the export query; `annotator` is the published name, and
+    `flags` are those of the pair."""
+    values: dict[str, Any] = {**row, "flags": flags}
     values["messages"] = as_messages(json.loads(values["messages"]))
     for name in ("criteria", "reasons", "safety", "marks"):
         values[name] = json.loads(values[name] or "{}") or {}

@@ -73,7 +73,7 @@ _JUDGMENT_COLUMNS = (
     *("reasons", "safety", "marks", "edit", "explanation"),
     *("conversation", "turn"),
     # In raw exports; an import ignores them.
-    *("status", "iteration"),
+    *("status", "iteration", "flags"),
 )
 
 

@@ -36,7 +36,7 @@ _LIST = """
     WHERE f.annotator = $annotator ORDER BY a.created_at DESC, a.id LIMIT $n
 """
 _FLAGS = """
-    SELECT f.id, f.comparison, n.name AS annotator, f.comment, f.created_at,
+    SELECT f.id, f.comparison, f.annotator AS annotator_id, n.name AS annotator, f.comment, f.created_at,
            w.created_at AS closed_at, w.annotator IS NOT DISTINCT FROM f.annotator AS undone,
            json_extract_string(p.messages, '$[#-1].content') AS prompt
     FROM flags AS f
@@ -83,7 +83,9 @@ class ListedFlag:
 
     id: str
     comparison: str
+    annotator_id: str
     annotator: str | None
+    """The name; None if the account is unknown."""
     comment: str
     prompt: str
     created_at: datetime

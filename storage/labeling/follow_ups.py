@@ -50,9 +50,8 @@ _LEARNED = f"""
 _MINE = """
     SELECT f.id, f.iteration, f.prompt, f.text AS new, p.messages::VARCHAR AS messages,
            j.comparison, j.outcome, j.strength, x.text AS first, y.text AS second
-    FROM follow_ups AS f
-    JOIN current_judgments AS j
-      ON j.annotator = $annotator AND list_contains(f.learned::VARCHAR[], j.id)
+    FROM (SELECT *, unnest(learned::VARCHAR[]) AS judgment FROM follow_ups) AS f
+    JOIN current_judgments AS j ON j.id = f.judgment AND j.annotator = $annotator
     JOIN comparisons AS c ON c.id = j.comparison
     JOIN completions AS x ON x.id = c.first
     JOIN completions AS y ON y.id = c.second

@@ -303,11 +303,14 @@ def test_a_flag_is_answered_in_a_dialog_that_a_refresh_leaves_alone(browser, wor
     [pair] = world.db.read("SELECT id FROM comparisons LIMIT 1")
     flag = Flag(id="flag", comparison=pair["id"], annotator="annotator-1", comment="Rude.")
     world.db.write(lambda tx: tx.store(flag))
-    with research_page(browser, world) as page:
+    with research_page(browser, world, width=390) as page:
         open_tab(page, "Annotators")
         card = page.locator("#flags .ks-sample").first
         card.get_by_role("button", name="Answer").click()
         dialog = page.get_by_role("dialog")
+        box = dialog.bounding_box()
+        assert box
+        assert 0 < box["x"] < box["x"] + box["width"] < 390
         dialog.get_by_role("button", name="Answer only").click()
         expect(dialog).to_be_visible()  # an answer needs a text
         dialog.get_by_role("textbox").fill("We have removed the text.")

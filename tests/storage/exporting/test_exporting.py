@@ -25,6 +25,8 @@ from storage.records import (
     Annotator,
     Comparison,
     Completion,
+    Flag,
+    FlagAnswer,
     Judgment,
     Mark,
     Message,
@@ -89,6 +91,15 @@ def records() -> Iterator[Any]:
     yield judgment("j4", "c-3", "first", replaces="j3", minute=4)
     yield judgment("j5", "c-0", "first", annotator="a-bob", minute=5)
     yield judgment("j6", "c-1", "first", annotator="a-bob", minute=6)
+    then = datetime(2026, 5, 1, 12, tzinfo=UTC)
+    yield Flag(
+        id="f", comparison="c-0", annotator="a-bob", comment="rude",
+        created_at=then.replace(minute=10),
+    )  # fmt: skip
+    yield FlagAnswer(
+        id="fa", flag="f", researcher="", text="Removed.", created_at=then.replace(minute=20)
+    )
+    yield Withdrawal(id="wf", replaces="f", annotator="", created_at=then.replace(minute=20))
     yield Withdrawal(
         id="w6", replaces="j6", annotator="a-bob", created_at=datetime(2026, 5, 1, 13, tzinfo=UTC)
     )
@@ -207,10 +218,18 @@ def test_raw_has_one_row_a_judgment_as_it_was_on_the_screen(db: Database, tmp_pa
         "criteria": {"helpful": "a", "truthful": None, "harmless": None, "clear": None},
         "reasons": {"a": ["too long"], "b": None}, "safety": {"a": "unsafe", "b": "safe"},
         "marks": {"a": [asdict(MARK)], "b": None},
-        "comment": 'say "why",\nplease', "edit": "better", "milliseconds": 1234, "guidelines": "f" * 16, "shown_swapped": True,
+        "comment": 'say "why",\nplease', "edit": "better", "flags": [
+            {
+                "annotator": "Bob | Example", "comment": "rude", "state": "cleared",
+                "created_at": "2026-05-01T12:10:00+00:00",
+                "answers": [{"text": "Removed.", "created_at": "2026-05-01T12:20:00+00:00"}],
+            },
+        ], "milliseconds": 1234, "guidelines": "f" * 16, "shown_swapped": True,
         "status": "current", "replaces": None, "withdrawn_at": None,
         "created_at": "2026-05-01T12:00:00+00:00",
     }  # fmt: skip
+    assert rows["j5"]["flags"] == rows["j0"]["flags"]
+    assert rows["j1"]["flags"] == []
     assert [rows[id]["outcome"] for id in ("j1", "j2", "j4", "j5")] == ["tie", "both_bad", "a", "a"]
     history = exported(db, tmp_path / "all.jsonl", "raw", history=True, names=True)
     assert {row["id"]: row["status"] for row in history} == {
@@ -223,7 +242,9 @@ _JUDGMENTS = """
     SELECT j.* EXCLUDE annotator, a.name, a.kind FROM judgments AS j
     JOIN annotators AS a ON a.id = j.annotator ORDER BY j.id
 """
-_WITHDRAWN = "SELECT replaces, created_at FROM withdrawals"
+_WITHDRAWN = """
+    SELECT w.replaces, w.created_at FROM withdrawals AS w SEMI JOIN judgments AS j ON j.id = w.replaces
+"""
 
 
 def test_a_raw_history_comes_back_as_it_was(db: Database, tmp_path: Path) -> None:

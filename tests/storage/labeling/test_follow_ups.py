@@ -163,6 +163,20 @@ def test_an_annotator_sees_their_own_pairs_on_their_own_sides_with_the_new_answe
         own_follow_ups(db, "cat", 1)
 
 
+def test_the_newest_iteration_comes_first_and_each_has_its_own_counts(db, told):
+    fill(db, 2, iteration=2)
+    write(db, told, [say(db, "c2-0", "ann")], iteration=2)
+    store(db, told, {prompt_of(0, 2): "newer"}, iteration=2)
+    trained(db, {"ann": 5, "bob": 6}, number=2)
+    mine = own_follow_ups(db, "ann")
+    assert (mine.iterations, mine.iteration, mine.judgments, mine.total) == ([2, 1], 2, 5, 11)
+    assert [pair.new for pair in mine.pairs] == ["newer"]
+    first = own_follow_ups(db, "ann", 1)
+    assert (first.iterations, first.iteration, first.judgments, first.total) == ([2, 1], 1, 2, 3)
+    assert sorted(pair.new for pair in first.pairs) == ["new 0", "second 1"]
+    assert own_follow_ups(db, "bob").iterations == [1]
+
+
 @pytest.mark.usefixtures("told")
 def test_a_judgment_that_the_annotator_took_back_is_not_shown(db):
     judgments.undo(db, id="u", annotator="ann", replaces="c1-0 ann")
