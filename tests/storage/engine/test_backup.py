@@ -18,14 +18,26 @@ from storage.engine.database import Database
 from storage.engine.transaction import Tables
 from storage.errors import NotFound, StorageDamaged, WorkspaceLocked
 from storage.gate_records import Prediction
-from storage.labeling import judgments, queue
-from storage.records import Check, Metric, ModelVersion, Run, RunNote, Snapshot, Withdrawal
+from storage.labeling import flag_answers, judgments, queue
+from storage.records import (
+    Check,
+    FollowUp,
+    Mark,
+    Metric,
+    ModelVersion,
+    Run,
+    RunNote,
+    Snapshot,
+    Withdrawal,
+)
 from storage.tables import annotators, models, policy_judgments, runs, settings, tokens
 from tests.helpers.storage_world import child, fill, outcome_of
 
 # What other modules of the project open files for is none of this test's business.
 _opened: list[str] = []
 _watching = threading.Event()
+
+MARK = Mark(reason="good", quote="🪁 text", prefix="a\n", start=2, end=8)
 
 
 def _note_opens(event: str, arguments: tuple) -> None:
@@ -61,9 +73,12 @@ def live_through_everything(db: Database) -> None:
                 criteria={"clear": "tie"},
                 comment="ünï\0code 🪁",
             )
-    judgments.judge(db, id="again", comparison="c1-0", annotator="ann", outcome="b")
+    judgments.judge(
+        db, id="again", comparison="c1-0", annotator="ann", outcome="b", marks={"a": [MARK]}
+    )
     judgments.undo(db, id="w", annotator="bob")
     judgments.flag(db, id="f", comparison="c1-3", annotator="ann", comment="?")
+    flag_answers.answer_flag(db, id="fa", flag="f", researcher="bob", text="See the guidelines.")
     annotators.set_disabled(db, "cat", disabled=True)
     tokens.revoke(db, tokens.issue(db, "ann", "session", lifetime=None))
     models.add(db, ModelVersion(id="m", role="policy", name="M", summary={"loss": float("nan")}))
@@ -74,6 +89,11 @@ def live_through_everything(db: Database) -> None:
     seen = {"comparison": "c1-0", "first": 0.7, "first_score": 1.0, "second_score": 0.2}
     db.write(lambda tx: tx.store(Prediction(reward_model="rm", **seen)))
     db.write(lambda tx: tx.store(Check(comparison="c1-5", kind="gold", answer="first")))
+    answer = FollowUp(
+        id="u", iteration=1, prompt="p", policy="m", text="🪁", learned=("again",), tokens=1,
+        finish_reason="stop", temperature=1.0, top_p=1.0, seed=0,
+    )  # fmt: skip
+    db.write(lambda tx: tx.store(answer))
     policy_judgments.override(db, "m", "promote", reason="read twenty samples", researcher="ann")
     db.write(lambda tx: tx.store(Snapshot(hash="s", iteration=1, judgments=("again", "bob-0"))))
 
