@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from playwright.sync_api import expect
 
 from labeler.translation import catalog
-from storage.records import Iteration
+from storage.engine import lookup
+from storage.records import FollowUp, Iteration
 from storage.tables import iterations
 from tests.helpers.browser import wait_for_pair
 from tests.helpers.desk_browser import desk_page, shown
@@ -55,6 +58,29 @@ def test_the_page_shows_each_pair_as_it_was_judged_and_claims_no_cause(browser, 
     assert world[0].read(
         "SELECT count(*) AS n FROM judgments WHERE annotator = $who", who=who.id
     ) == [{"n": 3}]
+
+
+def test_the_newest_iteration_is_shown_and_an_earlier_one_can_be_chosen(
+    browser, world, server, who
+):
+    db = world[0]
+    follow_up(db, who, ANSWERS[:1])
+    [id] = [
+        row["id"] for row in db.read("SELECT id FROM follow_ups ORDER BY created_at DESC LIMIT 1")
+    ]
+    newer = replace(
+        lookup.by_key(db, FollowUp, id), id=f"{id}-2", iteration=2, text="Of the second policy."
+    )
+    db.write(lambda tx: tx.store(newer))
+    iterations.save(db, Iteration(number=2, phase="sampling", reward_model="reward-1"))
+    with desk_page(browser, world, server, who) as page:
+        changes = open_changes(page)
+        status = changes.locator("[role=status]")
+        expect(status).to_contain_text("iteration 2.")
+        expect(changes.locator(".card.new .text")).to_have_text("Of the second policy.")
+        changes.get_by_label("Iteration").select_option("1")
+        expect(status).to_contain_text("iteration 1.")
+        expect(changes.locator(".card.new strong")).to_have_text("Bold")
 
 
 def test_before_the_first_training_the_page_says_what_will_come(browser, world, server, who):
