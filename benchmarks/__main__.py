@@ -28,6 +28,7 @@ COMMANDS = {
     "reward-report": ["reward_report"],
     "agreement": ["agreement"],
     "checks": ["checks"],
+    "edits": ["edits"],
     "mutants": ["mutants"],
 }
 

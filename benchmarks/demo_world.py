@@ -264,8 +264,9 @@ def trained(
     seed: int,
     bootstrap_seed: int = 0,
     outside: Sequence[JudgedPair] = (),
+    base: Path = MODEL_DIR,
 ) -> tuple[RewardModel, EarlyStop | None]:
-    """Train a reward model on the judgments, from the embedded model, as the reward stage does."""
+    """Train a reward model on the judgments, from a policy, as the reward stage does."""
     with (
         Path(os.devnull).open("w") as nowhere,
         redirect_stdout(nowhere),  # the trainer prints every step
@@ -273,7 +274,7 @@ def trained(
         Report(RunDirectory(Path(scratch))) as report,
     ):
         training = Training(
-            base=str(MODEL_DIR), chat=chat, config=config, report=report, seed=seed,
+            base=str(base), chat=chat, config=config, report=report, seed=seed,
             checkpoints=Path(scratch) / "checkpoints", device=torch.device("cpu"),
             bootstrap_seed=bootstrap_seed,
         )  # fmt: skip
@@ -294,7 +295,13 @@ class Fitted:
 
     @classmethod
     def to(
-        cls, pairs: Sequence[JudgedPair], chat: ChatTokenizer, config: RewardConfig, *, seed: int
+        cls,
+        pairs: Sequence[JudgedPair],
+        chat: ChatTokenizer,
+        config: RewardConfig,
+        *,
+        seed: int,
+        base: Path = MODEL_DIR,
     ) -> Fitted:
         """Split, train and calibrate as the stage does; `cpu_seconds` is the training time."""
         learned, audit_set, held_out = split_judgments(pairs, config, seed=CONFIG.seed)
@@ -306,6 +313,7 @@ class Fitted:
             seed=seed,
             bootstrap_seed=seed,
             outside=stopping_pairs(config, audit_set),
+            base=base,
         )
         spent = time.process_time() - started
         factors = calibrate(model, held_out, audit_set, scale=config.calibrate)[1].factors

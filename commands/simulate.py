@@ -23,6 +23,7 @@ from pipeline.runs.rundir import RunDirectory
 from pipeline.simulation import trials
 from pipeline.simulation.driver import simulate
 from pipeline.simulation.preference import load_gold, score
+from storage.engine.workspace import SETTINGS
 from storage.reports import to_json
 
 TINY_LABELS, TINY_ANNOTATORS = 40, 4
@@ -55,6 +56,18 @@ def simulate_command(
         str | None, typer.Option(help="module:function, (prompt, response) -> float")
     ] = None,
     shuffle_labels: Annotated[bool, typer.Option(help="Control: random judgments.")] = False,
+    live: Annotated[
+        float,
+        typer.Option(help="Share of the judgments given in live conversations.", min=0, max=1),
+    ] = 0.0,
+    edits: Annotated[
+        float,
+        typer.Option(
+            help="Share of the preferences with an edit, if the response has a fault.",
+            min=0,
+            max=1,
+        ),
+    ] = 0.0,
     tiny: Annotated[
         bool,
         typer.Option(help="A smaller run for tests: one or two minutes on an idle machine."),
@@ -73,7 +86,8 @@ def simulate_command(
         return run_trial(
             arm, place, (iterations, labels), files=[CONFIGS / "tiny.toml"] if tiny else [],
             sets=sets, defaulted=defaulted, annotators=annotators, bad=bad, seed=seed,
-            gold=judged_by, shuffle_labels=shuffle_labels, progress=log_progress,
+            gold=judged_by, shuffle_labels=shuffle_labels, live=live, edits=edits,
+            progress=log_progress,
         )  # fmt: skip
 
     if seeds is None and len(arms) == 1:
@@ -84,6 +98,8 @@ def simulate_command(
         "gold": gold, "shuffle_labels": shuffle_labels, "tiny": tiny,
         "settings": assignments(sets),
     }  # fmt: skip
+    # Files of earlier versions lack these conditions.
+    conditions |= {name: share for name, share in (("live", live), ("edits", edits)) if share}
     found = run_arms(run, arms, range(seed, seed + (seeds or 1)), workspace, conditions)
     typer.echo(json.dumps(asdict(found)) if as_json else trials.format_trials(found))
 
@@ -137,6 +153,8 @@ def run_trial(
     planned_for = {"labels": f"labeling.labels={labels}", "seed": f"seed={seed}"}
     given = [setting for name, setting in planned_for.items() if name not in defaulted]
     implied = [setting for name, setting in planned_for.items() if name in defaulted]
+    if population.get("live") and not (place / SETTINGS).exists():
+        implied.append("live.replies=policy")  # `sets` may choose reference
     with server_for(place, files, [*given, *own, *sets], implied) as server:
         report = simulate(
             server.url, server.admin, iterations=iterations, labels=labels, seed=seed, **population

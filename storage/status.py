@@ -30,6 +30,7 @@ _COUNTS = """
                AS comparisons,
            (SELECT count(DISTINCT annotator) FROM current_judgments) AS annotators
 """
+_EDITS = "SELECT count(*) AS n FROM current_judgments WHERE edit <> ''"
 _BY_KIND = """
     SELECT a.kind, count(*) AS n
     FROM current_judgments AS j JOIN annotators AS a ON a.id = j.annotator
@@ -139,6 +140,8 @@ class Status:
     """Annotators of any kind with current judgments."""
     judgments_by_kind: Mapping[str, int]
     """By kind of annotator."""
+    edits: int
+    """Current judgments with an edit."""
     agreement: Agreement
     checks: ChecksStatus
     prompts: Mapping[str, int]
@@ -158,6 +161,7 @@ def status(db: Database) -> Status:
     return Status(
         **db.read(_COUNTS)[0],
         judgments_by_kind={row["kind"]: row["n"] for row in db.read(_BY_KIND)},
+        edits=db.read(_EDITS)[0]["n"],
         agreement=agreement(db),
         checks=_checks(db),
         prompts=prompts.counts(db),

@@ -112,25 +112,32 @@ _DEMONSTRATIONS = """
 _EDITED_DEMONSTRATIONS = f"""
     FROM ({_DEMONSTRATIONS}) UNION ALL
     (SELECT c.prompt, p.messages::VARCHAR, j.edit {_JOINED}
-     WHERE j.edit <> '' AND a.kind = 'person' AND NOT list_contains($kept_apart, p.role)
+     WHERE j.edit <> '' AND list_contains($kinds, a.kind)
+       AND NOT list_contains($kept_apart, p.role)
      ORDER BY j.id)
 """
 
 
-def _demonstrations(edits: bool) -> str:
-    return _EDITED_DEMONSTRATIONS if edits else _DEMONSTRATIONS
+def _demonstrations(edits: bool) -> tuple[str, dict[str, Any]]:
+    """The query and its parameters.  Edits by models are no demonstrations."""
+    apart = {"kept_apart": list(KEPT_APART)}
+    if not edits:
+        return _DEMONSTRATIONS, apart
+    return _EDITED_DEMONSTRATIONS, apart | {"kinds": list(LEARNED_FROM)}
 
 
 def has_demonstrations(db: Database, *, edits: bool = False) -> bool:
-    """Whether there are demonstrations for SFT; with `edits`, responses edited by people count."""
-    return bool(db.read(f"FROM ({_demonstrations(edits)}) LIMIT 1", kept_apart=list(KEPT_APART)))
+    """Whether there are demonstrations for SFT; with `edits`, edited responses count."""
+    query, parameters = _demonstrations(edits)
+    return bool(db.read(f"FROM ({query}) LIMIT 1", **parameters))
 
 
 def write_demonstrations_input(db: Database, inputs: Path, *, edits: bool = False) -> int:
     """Write examples.parquet for SFT, without held-out and audit prompts; return its number of
-    rows.  With `edits`, the responses that people edited are demonstrations too."""
-    path = inputs / "examples.parquet"
-    return db.copy_to_parquet(_demonstrations(edits), path, kept_apart=list(KEPT_APART))
+    rows.  With `edits`, the responses that people, or simulated annotators, edited are demonstrations
+    too."""
+    query, parameters = _demonstrations(edits)
+    return db.copy_to_parquet(query, inputs / "examples.parquet", **parameters)
 
 
 def write_edits_input(db: Database, inputs: Path, *, kinds: Sequence[AnnotatorKind]) -> int:

@@ -51,11 +51,13 @@ class Choice:
     """A judgment as given on the screen, and how long the pair was shown.
 
     `strength` of a preference is 1 slightly, 2 clearly, 3 much, or None if none was stated.
+    `edit` is the preferred response as the annotator improved it, or "".
     """
 
     outcome: ScreenOutcome
     milliseconds: int
     strength: int | None = None
+    edit: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,6 +6,7 @@ with the same id until the server confirms that it is saved.
 
 from __future__ import annotations
 
+import json
 import shlex
 import threading
 import time
@@ -22,6 +23,7 @@ from storage.reports import Blocked, LoopState, from_json
 
 _FIRST_PAUSE, _MAX_PAUSE = 0.1, 2.0  # seconds; doubles from attempt to attempt
 _PAUSE = 0.5  # seconds between two requests for the loop's state
+_LOADING = 600.0  # seconds that the models of live conversations may take to load
 
 
 class ServerRefused(RuntimeError):
@@ -41,6 +43,15 @@ class LeasedPair:
     def words(self) -> int:
         """Words on the screen."""
         return sum(len(text.split()) for text in (self.prompt, self.left, self.right))
+
+
+@dataclass(frozen=True, kw_only=True)
+class LiveTurn:
+    """A turn of a live conversation, whose `pair` has both replies; `last` if none can follow."""
+
+    conversation: str
+    pair: LeasedPair
+    last: bool
 
 
 def conversation(messages: Sequence[Mapping[str, str]]) -> str:
@@ -75,9 +86,9 @@ class LabelClient:
         reply = self._send("GET", "/label/api/next", params={"n": count})
         return [_leased_pair(pair) for pair in reply["pairs"]]
 
-    def judge(self, comparison: str, verdict: Choice, *, id: str | None = None) -> None:
-        """Store a judgment; returns once the server says it is saved."""
-        self._send(
+    def judge(self, comparison: str, verdict: Choice, *, id: str | None = None) -> bool:
+        """Store a judgment; returns once the server says it is saved, and whether it was practice."""
+        reply = self._send(
             "POST",
             "/label/api/judgments",
             json={
@@ -85,12 +96,45 @@ class LabelClient:
                 "comparison": comparison,
                 "outcome": verdict.outcome,
                 "strength": verdict.strength,
+                "edit": verdict.edit,
                 "milliseconds": verdict.milliseconds,
             },
         )
+        return "practice" in reply
+
+    def live(self) -> Mapping[str, Any]:
+        """What the page needs for live conversations: whether they are possible, and suggestions."""
+        return self._send("GET", "/label/api/live")
+
+    def prepare_live(self) -> None:
+        """Wait until the models are loaded."""
+        self._send("POST", "/label/api/live/prepare", timeout=_LOADING)
+
+    def live_turn(self, text: str, conversation: str | None) -> LiveTurn:
+        """Send a message and get both replies; without `conversation` a new one begins.
+
+        A message whose replies ended early, or came while too many others were generated, is sent
+        again within `patience`.
+        """
+        body = {"text": text, "conversation": conversation}
+        give_up, pause = time.monotonic() + self._patience, _FIRST_PAUSE
+        while True:
+            reply = self._request("POST", "/label/api/live/turns", json=body, timeout=_LOADING)
+            begun, *_, ended = map(json.loads, reply.text.splitlines())
+            if ended["event"] == "pair":
+                pair = _leased_pair(ended["pair"])
+                return LiveTurn(conversation=begun["conversation"], pair=pair, last=ended["last"])
+            if time.monotonic() + pause > give_up:
+                raise ServerRefused(f"the live conversation has no replies: {ended['error']}")
+            time.sleep(pause)
+            pause = min(_MAX_PAUSE, 2 * pause)
 
     def _send(self, method: str, path: str, **request: Any) -> Any:
         """The JSON of a reply; retries while the server is unreachable."""
+        return self._request(method, path, **request).json()
+
+    def _request(self, method: str, path: str, **request: Any) -> httpx.Response:
+        """A reply that is a success; retries while the server is unreachable."""
         give_up, pause = time.monotonic() + self._patience, _FIRST_PAUSE
         while True:
             last = time.monotonic() + pause > give_up
@@ -101,7 +145,7 @@ class LabelClient:
                     raise
             else:
                 if reply.is_success:
-                    return reply.json()
+                    return reply
                 if reply.status_code != httpx.codes.SERVICE_UNAVAILABLE or last:
                     raise ServerRefused(f"{method} {path}: {reply.status_code} {reason(reply)}")
             time.sleep(pause)

@@ -1,8 +1,9 @@
 """Runs whole iterations over HTTP with simulated annotators, and measures them by the gold preference.
 
 The annotators judge by a hidden gold preference, which the pipeline does not read.  They use the same
-interfaces as people: accounts and "Train" through the admin interface, pairs and judgments through
-``/label/api``, several clients at once.
+interfaces as people: accounts and "Train" through the admin interface, pairs, judgments and live
+conversations through ``/label/api``, several clients at once.  Practice comes first, if the
+workspace asks for it; then live conversations; then the queue with its gold pairs and re-asks.
 """
 
 from __future__ import annotations
@@ -11,22 +12,27 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 from pipeline.simulation import preference as builtin
 from pipeline.simulation.annotators import SimulatedAnnotator, population
+from pipeline.simulation.checks import ChecksReport, checks_report
 from pipeline.simulation.clients import LabelClient, Tally
 from pipeline.simulation.preference import GoldReward
-from pipeline.simulation.report import IterationReport, PairJudge
+from pipeline.simulation.report import IterationReport, Labeled, PairJudge
 from pipeline.simulation.report import report as gold_report
 from storage.records import EvaluatedCompletion
 from storage.reports import LoopState, from_json
 
+S = TypeVar("S")
 Admin = Callable[[str, dict[str, Any]], Any]
 """(command, arguments) → result; ``ValueError`` with a sentence if it is refused."""
 
 _PAIRS_IN_HAND = 4  # as many as the page keeps
 _PAUSE_WHEN_EMPTY = 0.05  # seconds
+_TALKING = 8
+"""Annotators who hold live conversations at once: two replies each, half of serving.queue."""
 
 
 class SimulationFailed(RuntimeError):
@@ -39,6 +45,8 @@ class SimulationReport:
 
     seed: int
     iterations: tuple[IterationReport, ...]
+    checks: ChecksReport | None
+    """None if nobody got a gold pair, a re-ask or a practice pair."""
 
 
 def simulate(
@@ -52,6 +60,8 @@ def simulate(
     seed: int = 0,
     gold: GoldReward = builtin.score,
     shuffle_labels: bool = False,
+    live: float = 0.0,
+    edits: float = 0.0,
     progress: Callable[[str], None] | None = None,
     timeout: float = 3600.0,
     poll: float = 1.0,
@@ -60,14 +70,22 @@ def simulate(
 
     Every iteration gets exactly `labels` judgments by `annotators`, of whom the share `bad` is bad.
     With `shuffle_labels` every judgment is that of another pair: a control without information.
+    The share `live` of the judgments is given in live conversations, and the share `edits` of the
+    preferences comes with an edit (see `PairJudge`).
     A phase fails after `timeout` seconds without progress; `poll` is the pause in seconds between
     two requests for its state.
 
-    Raises ``ValueError`` in a workspace with judgments by people, `SimulationFailed` if a stage
-    fails or the pairs run out.
+    Raises ``ValueError`` in a workspace with judgments by people, and if `live` needs live
+    conversations that are off; `SimulationFailed` if a stage fails or the pairs run out.
     """
     if iterations < 1 or labels < 1:
         raise ValueError(f"iterations={iterations} and labels={labels} must be at least 1")
+    if not (0 <= live <= 1 and 0 <= edits <= 1):
+        raise ValueError(f"live={live} and edits={edits} must be shares between 0 and 1")
+    if shuffle_labels and edits:
+        raise ValueError(
+            "shuffled labels carry no information, but edits do; leave out one of them"
+        )
     refuse_people(admin("status", {})["judgments_by_kind"])
     driver = _Driver(
         base_url=base_url,
@@ -77,13 +95,17 @@ def simulate(
         seed=seed,
         gold=gold,
         shuffle_labels=shuffle_labels,
+        live=live,
+        edits=edits,
         progress=progress or (lambda _: None),
         timeout=timeout,
         poll=poll,
     )
     tokens = driver.sign_up()
+    if live:
+        driver.require_live(tokens[0])
     reports = tuple(driver.iterate(tokens) for _ in range(iterations))
-    return SimulationReport(seed=seed, iterations=reports)
+    return SimulationReport(seed=seed, iterations=reports, checks=driver.checks())
 
 
 def refuse_people(judgments_by_kind: Mapping[str, int]) -> None:
@@ -108,6 +130,8 @@ class _Driver:
     seed: int
     gold: GoldReward
     shuffle_labels: bool
+    live: float
+    edits: float
     progress: Callable[[str], None]
     timeout: float
     poll: float
@@ -123,10 +147,10 @@ class _Driver:
     def iterate(self, tokens: Sequence[str]) -> IterationReport:
         """Run one iteration: label, train, wait, measure."""
         number = self._wait_for("labeling")
-        started = time.monotonic()
-        self._label(tokens)
-        seconds = round(time.monotonic() - started, 1)
-        self.progress(f"iteration {number}: {self.labels} judgments in {seconds} s; training")
+        labeled = self._label(tokens)
+        self.progress(
+            f"iteration {number}: {self.labels} judgments in {labeled.seconds} s; training"
+        )
         # With labeling.auto_train, this or an earlier call has started training.
         state = self._advance()
         if (state.iteration, state.phase) == (number, "labeling"):
@@ -137,7 +161,7 @@ class _Driver:
         judges = [self._judge(annotator) for annotator in self.annotators]
         completions = [from_json(EvaluatedCompletion, row) for row in rows]
         report = gold_report(
-            record, completions, self.gold, judges, seed=self.seed, labeling_seconds=seconds
+            record, completions, self.gold, judges, seed=self.seed, labeled=labeled
         )
         gold = report.gold
         self.progress(
@@ -149,26 +173,90 @@ class _Driver:
     def _advance(self) -> LoopState:
         return from_json(LoopState, self.admin("advance", {}))
 
-    def _label(self, tokens: Sequence[str]) -> None:
+    def _label(self, tokens: Sequence[str]) -> Labeled:
         """Judge until the iteration has its labels.  Gold pairs and re-asks are no labels, and an
         annotator cannot recognize them, so the server counts."""
-        wanted = self._judgments() + self.labels
-        while (missing := wanted - self._judgments()) > 0:
+        started, before = time.monotonic(), self._status()
+        self._practice(tokens, before["checks"])
+        if turns := round(self.live * self.labels):
+            self._talk(tokens, turns)
+        wanted = before["judgments"] + self.labels
+        while (missing := wanted - self._status()["judgments"]) > 0:
             self._judge_pairs(tokens, missing)
+        after = self._status()
+        return Labeled(
+            by_arm=after["iteration"]["labels_by_arm"],
+            edits=after["edits"] - before["edits"],
+            seconds=round(time.monotonic() - started, 1),
+        )
 
-    def _judgments(self) -> int:
-        return int(self.admin("status", {})["judgments"])
+    def _status(self) -> Mapping[str, Any]:
+        return self.admin("status", {})
+
+    def checks(self) -> ChecksReport | None:
+        """What the checks say about the annotators so far."""
+        found = checks_report(self._status()["checks"], self.annotators)
+        if found:
+            groups = [f"{g.found} of {g.annotators} {g.group}" for g in found.groups]
+            self.progress(f"annotators found by checks: {', '.join(groups)}")
+        return found
+
+    def _practice(self, tokens: Sequence[str], checks: Mapping[str, Any]) -> None:
+        """Let every annotator finish the practice pairs, as the queue asks before any other pair."""
+        pairs = checks["practice_pairs"] if checks["practice_asked"] else 0
+        had = {row["name"]: row["practice"]["answered"] for row in checks["annotators"]}
+        left = [pairs - had.get(annotator.name, 0) for annotator in self.annotators]
+        if any(left):
+            self._in_parallel(self._practice_as, tokens, left)
+
+    def _practice_as(self, annotator: SimulatedAnnotator, token: str, count: int) -> None:
+        judge = self._judge(annotator)
+        with LabelClient(self.base_url, token) as client:
+            for _ in range(count):
+                pairs = client.next(1)
+                # A practice pair with a flag is not asked, and another pair comes in its place.
+                if not (pairs and client.judge(pairs[0].id, judge(pairs[0]))):
+                    return
+
+    def require_live(self, token: str) -> None:
+        """ValueError unless the workspace has live conversations."""
+        with LabelClient(self.base_url, token) as client:
+            if not client.live()["enabled"]:
+                raise ValueError(
+                    "live conversations are off in this workspace; add --set live.replies=policy "
+                    "(two replies of the policy) or --set live.replies=reference"
+                )
+
+    def _talk(self, tokens: Sequence[str], turns: int) -> None:
+        """Judge `turns` turns of live conversations, everybody about the same number."""
+        with LabelClient(self.base_url, tokens[0]) as client:
+            client.prepare_live()
+        everybody = len(self.annotators)
+        shares = [turns // everybody + (n < turns % everybody) for n in range(everybody)]
+        self._in_parallel(self._talk_as, tokens, shares, at_once=_TALKING)
+
+    def _talk_as(self, annotator: SimulatedAnnotator, token: str, count: int) -> None:
+        """One annotator's conversations, with `count` turns together.
+
+        Every message is one of the page's suggestions.  A conversation ends with its last turn, or
+        after *both bad*.
+        """
+        judge, conversation = self._judge(annotator), None
+        with LabelClient(self.base_url, token) as client:
+            for _ in range(count):
+                suggested = client.live()["suggestions"]
+                if not suggested:
+                    raise SimulationFailed("there are no train prompts to begin conversations with")
+                turn = client.live_turn(suggested[0], conversation)
+                choice = judge(turn.pair)
+                client.judge(turn.pair.id, choice)
+                over = turn.last or choice.outcome == "both_bad"
+                conversation = None if over else turn.conversation
 
     def _judge_pairs(self, tokens: Sequence[str], count: int) -> None:
-        """Judge `count` pairs, gold pairs and re-asks included."""
+        """Judge `count` pairs of the queue, gold pairs and re-asks included."""
         tally = Tally(count, [annotator.name for annotator in self.annotators])
-        with ThreadPoolExecutor(len(self.annotators)) as pool:
-            sessions = [
-                pool.submit(self._label_as, annotator, token, tally)
-                for annotator, token in zip(self.annotators, tokens, strict=True)
-            ]
-        for session in sessions:
-            session.result()
+        self._in_parallel(self._label_as, tokens, [tally] * len(tokens))
         if tally.saved < count:
             raise SimulationFailed(
                 f"the pairs ran out after {self.labels - count + tally.saved} of {self.labels} judgments; ask for fewer "
@@ -196,8 +284,27 @@ class _Driver:
             tally.close()  # the others would wait for the judgment that this client claimed
             raise
 
+    def _in_parallel(
+        self,
+        session: Callable[[SimulatedAnnotator, str, S], None],
+        tokens: Sequence[str],
+        tasks: Sequence[S],
+        *,
+        at_once: int | None = None,
+    ) -> None:
+        """Run a session of every annotator with its token and task, all or `at_once` at a time."""
+        with ThreadPoolExecutor(at_once or len(self.annotators)) as pool:
+            for done in list(map(partial(pool.submit, session), self.annotators, tokens, tasks)):
+                done.result()
+
     def _judge(self, annotator: SimulatedAnnotator) -> PairJudge:
-        return PairJudge(annotator, self.gold, seed=self.seed, shuffle=self.shuffle_labels)
+        return PairJudge(
+            annotator,
+            self.gold,
+            seed=self.seed,
+            shuffle=self.shuffle_labels,
+            edits=self.edits,
+        )
 
     def _wait_for(self, phase: str, number: int | None = None) -> int:
         """Wait until the current iteration is in `phase`; return its number.

@@ -85,7 +85,7 @@ _STOPWORDS = frozenset(
 def score(prompt: str, response: str) -> float:
     """How good `response` is as an answer to `prompt`: mean ≈ 0, sd ≈ 1 over ordinary ones."""
     raw = sum(parts(prompt, response).values())
-    if topic_of(prompt):
+    if topic_asked(prompt):
         return (raw - _DEMO_MEAN) / _DEMO_SD
     return (raw - _GENERAL_MEAN) / _GENERAL_SD
 
@@ -101,9 +101,23 @@ def load_gold(name: str) -> GoldReward:
     return cast(GoldReward, load_function(name, what="gold"))
 
 
+def scored(gold: GoldReward, prompt: str, responses: Sequence[str]) -> tuple[float, ...]:
+    """The gold scores of responses to a prompt; ``ValueError`` unless all are finite numbers."""
+    scores = tuple(float(gold(prompt, response)) for response in responses)
+    if not all(math.isfinite(score) for score in scores):
+        raise ValueError(f"the gold preference gave {scores} on the prompt {prompt[:80]!r}")
+    return scores
+
+
+def topic_asked(prompt: str) -> Topic | None:
+    """The topic of the last message of a prompt, which may be a longer chat in the form of
+    `clients.conversation`."""
+    return topic_of(prompt.rpartition("\n\nuser: ")[2])
+
+
 def parts(prompt: str, response: str) -> dict[str, float]:
     """The contribution of each part of the preference to the unscaled score, by name."""
-    topic = topic_of(prompt)
+    topic = topic_asked(prompt)
     if topic:
         return parts_about(topic, response)
     if not _words(response):

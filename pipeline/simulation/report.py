@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,7 +13,8 @@ from pipeline.promotion.overoptimization import over_optimization
 from pipeline.simulation import preference as builtin
 from pipeline.simulation.annotators import Choice, SimulatedAnnotator
 from pipeline.simulation.clients import LeasedPair, conversation
-from pipeline.simulation.preference import GoldReward
+from pipeline.simulation.edits import editing_ms, improved
+from pipeline.simulation.preference import GoldReward, scored
 from pipeline.statistics.sequential_test import Decision, sequential_test
 from pipeline.statistics.winrate import outcome, win_rate
 from storage.gate_report import OverOptimization
@@ -34,13 +34,21 @@ class PairJudge:
     """One annotator's judgments of pairs.
 
     The noise depends only on the seed, the annotator and the pair.  With `shuffle` each pair gets
-    the judgment of the previous pair.
+    the judgment of the previous pair.  The share `edits` of the preferences comes with an edit, if
+    the preferred response has a fault and the annotator tells better responses from worse ones.
     """
 
     def __init__(
-        self, annotator: SimulatedAnnotator, gold: GoldReward, *, seed: int, shuffle: bool
+        self,
+        annotator: SimulatedAnnotator,
+        gold: GoldReward,
+        *,
+        seed: int,
+        shuffle: bool,
+        edits: float = 0.0,
     ) -> None:
         self._annotator, self._gold, self._seed, self._shuffle = annotator, gold, seed, shuffle
+        self._edits = edits if annotator.slope > 0 else 0.0
         left, right = self._rng("first").normal(size=2)
         self._previous = (float(left), float(right))
 
@@ -50,18 +58,22 @@ class PairJudge:
             scores, self._previous = self._previous, scores
         left, right = scores
         rng = self._rng(pair.id)
-        return self._annotator.judge(left=left, right=right, words=pair.words, rng=rng)
+        choice = self._annotator.judge(left=left, right=right, words=pair.words, rng=rng)
+        return self._edited(pair, choice)
+
+    def _edited(self, pair: LeasedPair, choice: Choice) -> Choice:
+        """The choice with an edit, drawn apart, so that edits change no judgment."""
+        preferred = {"a": pair.left, "b": pair.right}.get(choice.outcome)
+        if preferred is None or self._rng(f"edit {pair.id}").random() >= self._edits:
+            return choice
+        edit = improved(pair.prompt, preferred, self._gold)
+        if edit is None:
+            return choice
+        spent = self._annotator.time_factor * editing_ms(preferred, edit)
+        return replace(choice, edit=edit, milliseconds=choice.milliseconds + int(spent))
 
     def _rng(self, pair: str) -> np.random.Generator:
         return np.random.default_rng([self._seed, int(digest(self._annotator.name, pair), 16)])
-
-
-def scored(gold: GoldReward, prompt: str, responses: Sequence[str]) -> tuple[float, ...]:
-    """The gold scores of responses to a prompt; ``ValueError`` unless all are finite numbers."""
-    scores = tuple(float(gold(prompt, response)) for response in responses)
-    if not all(math.isfinite(score) for score in scores):
-        raise ValueError(f"the gold preference gave {scores} on the prompt {prompt[:80]!r}")
-    return scores
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,10 +102,23 @@ class GateFigures(OverOptimization):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Labeled:
+    """What the annotators of an iteration did."""
+
+    by_arm: Mapping[str, int]
+    edits: int
+    seconds: float
+
+
+@dataclass(frozen=True, kw_only=True)
 class IterationReport:
     """One iteration of a simulation."""
 
     iteration: int
+    labels_by_arm: Mapping[str, int]
+    """Judgments; ``live`` are those of live conversations."""
+    edits: int
+    """Judgments with an edit."""
     gold: GoldComparison
     yardsticks: Mapping[str, GoldComparison]
     """The comparison under the built-in gold preference and under length, by name."""
@@ -210,13 +235,15 @@ def report(
     judges: Sequence[PairJudge],
     *,
     seed: int,
-    labeling_seconds: float,
+    labeled: Labeled,
 ) -> IterationReport:
     """The report of one iteration, from the JSON of its record and its held-out completions."""
     evaluated = from_json(Evaluation, record["evaluation"]).policy
     fitted = record["reward_model_summary"]
     return IterationReport(
         iteration=record["number"],
+        labels_by_arm=labeled.by_arm,
+        edits=labeled.edits,
         gold=compare(completions, gold),
         yardsticks={
             "built-in gold": compare(completions, builtin.score),
@@ -230,5 +257,5 @@ def report(
         kl=evaluated.kl,
         reward=evaluated.reward,
         length=evaluated.length,
-        seconds={"labeling": labeling_seconds, **record["seconds"]},
+        seconds={"labeling": labeled.seconds, **record["seconds"]},
     )

@@ -9,6 +9,8 @@ from scipy.special import stdtrit
 
 NORMAL = 1.959963984540054
 """The 97.5% point of the normal distribution."""
+UNLIKELY = 3.0
+"""Standard errors beyond which an annotator's figure gets a remark: by chance, for one in 370."""
 _NO_VARIANCE = 1e-12  # a sum below this is a rounding error of zero
 
 
@@ -33,6 +35,11 @@ def wilson(share: float, n: float, z: float = NORMAL) -> tuple[float, float]:
     center = (share + z**2 / (2 * n)) / (1 + z**2 / n)
     half = z / (1 + z**2 / n) * math.sqrt(share * (1 - share) / n + z**2 / (4 * n**2))
     return max(0.0, center - half), min(1.0, center + half)
+
+
+def clearly_below(share: float, n: float, usual: float) -> bool:
+    """Whether a share seen in `n` trials is below `usual` by more than chance."""
+    return wilson(share, n, UNLIKELY)[1] < usual
 
 
 def cluster_variance(squares: float, *, n: float, clusters: int) -> float:

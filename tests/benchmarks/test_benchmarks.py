@@ -104,6 +104,8 @@ SMOKES = [
     Smoke("python -m benchmarks first-pair", "--rounds 1", "pair"),
     Smoke("python -m benchmarks first-token", "--rounds 1", '"first_token_ms"'),
     Smoke("python -m benchmarks checks", "--seeds 2 --annotators 10 --each 10", "practice passed", short=True),
+    Smoke("python -m benchmarks edits", f"--labels 24 --measured 10 --updates 1 --set members=1 {POOL}",
+          "| learned − none | 1 |"),
     Smoke("python -m benchmarks.instructions instruction-data.json", "--tiny --labels 24", '"win_rate"',
           (("instruction-data.json", "{tmp}/instructions.json"),)),
     Smoke("python -m benchmarks kills", "--kills 2 --minutes 3 --out {tmp}/kills", "| none |"),

@@ -43,7 +43,7 @@ class Scripted:
         self.asked += [ReplyRequest(model=model, messages=(), max_tokens=1) for model in models]
 
     async def stream(self, request: ReplyRequest, *, person: str) -> AsyncGenerator[str | ReplyEnd]:
-        assert person.startswith("who-")
+        assert person.startswith(("who-", "a-"))
         self.asked.append(request)
         text = self.texts.pop(0)
         self.open += 1

@@ -13,7 +13,7 @@ from labeler.html.components import Column, Markup
 from storage.analysis.agreement import Agreement, Kappa
 from storage.analysis.annotator_fit import AnnotatorEstimate, AnnotatorFit
 from storage.analysis.checks import AnnotatorChecks, CheckResult, PracticeState
-from storage.analysis.intervals import NORMAL, wilson
+from storage.analysis.intervals import NORMAL, UNLIKELY, clearly_below, wilson
 from storage.analysis.reliability import AnnotatorFigures
 
 NO_STATES: Mapping[str, PracticeState] = MappingProxyType({})
@@ -87,9 +87,6 @@ _CHECKED = (
     ),
 )
 
-UNLIKELY = 3.0
-"""Standard errors beyond which a figure gets a remark: by chance, for one annotator in 370.
-`_speed` and `_slope` have their own limits."""
 _MIN_JUDGMENTS = 20  # judgments below which speed is not remarked on
 
 
@@ -210,7 +207,8 @@ def remarks(
 ) -> list[str]:
     """Remarks on differences from the others in `everybody` that chance is unlikely to explain.
 
-    Side bias and slope are measured without others.
+    Side bias and slope are measured without others.  Differences need `UNLIKELY` standard errors;
+    `_speed` and `_slope` have their own limits.
     """
     others = [other for other in everybody if other.annotator.id != f.annotator.id]
     found = [
@@ -286,7 +284,7 @@ def _missed(
     usual = sum(others, CheckResult()).share
     if mine.share is None or usual is None:
         return ""
-    if wilson(mine.share, mine.answered, UNLIKELY)[1] >= usual:
+    if not clearly_below(mine.share, mine.answered, usual):
         return ""
     return f"{words.format(components.percent(mine.share))}; others {components.percent(usual)}"
 
