@@ -1,8 +1,10 @@
-"""Latency for annotators at a realistic pace while the same workspace trains.
+"""Latency for annotators at a realistic pace while the same workspace trains or imports judgments.
 
     python -m benchmarks.label_beside_training [--annotators 100] [--seconds 60] [--burners 3]
+    python -m benchmarks.label_beside_training --annotators 50 --beside import
 
-Runs `serve` on a workspace of the demo that is training.  Each annotator is a client with a bearer
+Runs `serve` on a workspace of the demo that is training, or into which files of `--rows` judgments
+are imported, one after the other.  Each annotator is a client with a bearer
 token that behaves like the page: it holds a few pairs, requests more when few are left, and judges
 one every few seconds.  `--burners` keeps that many cores busy.  Prints one JSON object; a latency
 is the time from the request to the reply "saved".
@@ -18,6 +20,7 @@ import random
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import uuid
 from pathlib import Path
@@ -45,6 +48,43 @@ SETTINGS = {
     "policy": {"reward.epochs": "1", "reward.ensemble": "heads", "ppo.updates": "5000"},
 }
 """Settings with which the stage runs longer than the measurement."""
+
+
+class Imports(threading.Thread):
+    """Imports files of new judgments through the server, one after the other, until `stop`."""
+
+    def __init__(self, workspace: Path, folder: Path, rows: int) -> None:
+        super().__init__()
+        self.seconds: list[float] = []
+        """Seconds that each finished import took."""
+        self.stop = threading.Event()
+        self._workspace, self._folder, self._rows = workspace, folder, rows
+        self._first = self._write(0)
+
+    def run(self) -> None:
+        file = self._first
+        while not self.stop.is_set():
+            start = time.perf_counter()
+            command = [sys.executable, "launch.py", "import", "--workspace", str(self._workspace)]
+            command += ["--judgments", str(file)]
+            subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
+            self.seconds.append(time.perf_counter() - start)
+            file = self._write(len(self.seconds))
+
+    def _write(self, number: int) -> Path:
+        """A file of judgments that no earlier file has."""
+        file = self._folder / f"judgments-{number}.jsonl"
+        with file.open("w") as lines:
+            for i in range(self._rows):
+                row = {
+                    "prompt": f"Question {number}.{i // 5}",
+                    "response_a": f"One answer, {number}.{i}, " + "with some more words. " * 8,
+                    "response_b": f"Another answer, {number}.{i}, " + "with other words. " * 8,
+                    "outcome": "ab"[i % 2],
+                    "annotator": f"imported {i % 40}",
+                }
+                lines.write(json.dumps(row) + "\n")
+        return file
 
 
 class Annotator(Client):
@@ -95,7 +135,8 @@ def prepare(workspace: Path, *, annotators: int, pairs: int, stage: str) -> list
                 annotator=first.id,
                 outcome=random.Random(pair.comparison.id).choice(["a", "b"]),
             )
-        studio.loop.train(SETTINGS[stage])
+        if stage in SETTINGS:
+            studio.loop.train(SETTINGS[stage])
         people = [add_person(studio.db, f"annotator {i}") for i in range(annotators)]
         return [bearer(studio.db, person) for person in people]
     finally:
@@ -146,18 +187,28 @@ def wait_for_stage(workspace: Path, stage: str, server: subprocess.Popen[bytes])
 
 
 def measure(
-    workspace: Path, *, annotators: int, seconds: float, pace: float, burners: int, stage: str
+    workspace: Path,
+    *,
+    annotators: int,
+    seconds: float,
+    pace: float,
+    burners: int,
+    beside: str,
+    rows: int,
 ) -> dict[str, Any]:
     """Run once; count the clients' errors."""
     pairs = int(2 * annotators * (seconds / pace + 10))
-    headers = prepare(workspace, annotators=annotators, pairs=pairs, stage=stage)
+    headers = prepare(workspace, annotators=annotators, pairs=pairs, stage=beside)
+    imports = Imports(workspace, workspace.parent, rows) if beside == "import" else None
     port = free_port()
     command = [sys.executable, "launch.py", "serve", "--workspace", str(workspace)]
     server = subprocess.Popen([*command, "--port", str(port)], cwd=ROOT, stdout=subprocess.DEVNULL)
     busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(burners)]
     try:
         wait_until_up(port, server)
-        directory = wait_for_stage(workspace, stage, server)
+        if imports:
+            imports.start()
+        directory = None if imports else wait_for_stage(workspace, beside, server)
         time.sleep(10)  # until the load is steady
         used, events = cpu_seconds(server.pid), _lines(directory)
         load = os.getloadavg()[0]
@@ -175,17 +226,23 @@ def measure(
     finally:
         for process in busy:
             process.kill()
+        if imports:
+            imports.stop.set()
+            imports.join()
         _stop_worker(workspace)
         server.terminate()
         server.wait(60)
     tallies = [person.tally for person in people]
     figures = report(workspace, tallies, took=took, used=used)
-    about = {"annotators": annotators, "pace_seconds": pace, "stage": stage, "burners": burners}
-    return about | {"load": round(load, 1), "events_of_the_stage": events} | figures
+    about = {"annotators": annotators, "pace_seconds": pace, "beside": beside, "burners": burners}
+    about |= {"load": round(load, 1), "events_of_the_stage": events}
+    if imports:
+        about |= {"rows": rows, "import_seconds": [round(each, 1) for each in imports.seconds]}
+    return about | figures
 
 
-def _lines(directory: Path) -> int:
-    return (directory / "events.jsonl").read_bytes().count(b"\n")
+def _lines(directory: Path | None) -> int:
+    return (directory / "events.jsonl").read_bytes().count(b"\n") if directory else 0
 
 
 def _stop_worker(workspace: Path) -> None:
@@ -222,7 +279,8 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=60)
     parser.add_argument("--pace", type=float, default=5, help="seconds between two judgments")
     parser.add_argument("--burners", type=int, default=0, help="additional busy cores")
-    parser.add_argument("--stage", choices=sorted(SETTINGS), default="policy")
+    parser.add_argument("--beside", choices=[*sorted(SETTINGS), "import"], default="policy")
+    parser.add_argument("--rows", type=int, default=100_000, help="rows of an imported file")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="kitestring-beside-") as folder:
         figures = measure(
@@ -231,7 +289,8 @@ def main() -> None:
             seconds=given.seconds,
             pace=given.pace,
             burners=given.burners,
-            stage=given.stage,
+            beside=given.beside,
+            rows=given.rows,
         )
     print(json.dumps(figures))
 
