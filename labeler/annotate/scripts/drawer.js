@@ -30,6 +30,7 @@ class Drawer {
   open() {
     this.dialog.showModal();
     this.dialog.scrollTop = 0;
+    this.list.replaceChildren(); // a judgment of the earlier list may have been revised
     this.opened();
     this.load();
   }

@@ -37,8 +37,11 @@ def open_drawer(page):
 
 
 def reopen(page, pair):
-    """The pair of the judgment whose prompt this is."""
-    open_drawer(page).filter(has_text=re.compile(re.escape(pair[0]))).click()
+    """The pair of the judgment whose prompt this is; a search finds it behind the first 30."""
+    rows = open_drawer(page)
+    page.locator(".drawer input").fill(pair[0])
+    expect(rows).to_have_count(1)
+    rows.click()
     expect(page.locator(".drawer")).to_be_hidden()
     wait_for_shown(page, pair)
 
@@ -110,6 +113,19 @@ def test_a_revision_is_a_new_record_and_the_page_returns_to_its_pair(judged, wor
     assert (rows[3]["strength"], rows[3]["comment"]) == (1, "well put")
     assert [row["id"] for row in current(db, who)] == [rows[i]["id"] for i in (3, 1, 2)]
     expect(page.locator("[data-count=done]")).to_have_text("3")  # changed, not one more
+
+
+def test_an_earlier_list_is_not_offered_while_the_list_loads(judged):
+    page, _ = judged
+    expect(open_drawer(page)).to_have_count(3)
+    page.keyboard.press("Escape")
+    held = []
+    page.route("**/label/api/judgments?*", lambda route: held.append(route))
+    rows = open_drawer(page)
+    expect(page.locator(".drawer [role=status]")).to_have_text("Loading …")
+    expect(rows).to_have_count(0)
+    held[0].continue_()
+    expect(rows).to_have_count(3)
 
 
 def test_undo_after_a_revision_restores_the_earlier_judgment(judged, world, who):
