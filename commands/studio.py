@@ -100,8 +100,11 @@ class Studio:
         return self.loop.state()
 
     def fill_demo(self, config: Config) -> None:
-        """Add the demo's prompts to a workspace with the embedded model, once."""
-        if config.model.name == "demo" and not prompts.counts(self.db):
+        """Add the demo's prompts to a workspace with the embedded model, once.
+
+        Gold and practice pairs, whose prompts are audit prompts, may have been imported before.
+        """
+        if config.model.name == "demo" and prompts.counts(self.db).keys() <= {"audit"}:
             shipped = corpus.prompts()
             prompts.add(
                 self.db,

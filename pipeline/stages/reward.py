@@ -58,6 +58,7 @@ def run(job: Job, report: Report, directory: RunDirectory) -> RewardSummary:
     """Train on inputs/judgments.parquet from the SFT weights; saves model/ and model/audit/."""
     config = job.config.reward
     chat, pairs, split, kinds = prepare(job, report, directory)
+    judged = _without_edits(pairs)  # no figure uses edits
     gold = read_gold(directory.inputs)
     training = replace(Training.of_job(job, chat, directory.checkpoint, report), gold=gold)
     model, stop = fit(training, split, kinds)
@@ -71,10 +72,10 @@ def run(job: Job, report: Report, directory: RunDirectory) -> RewardSummary:
         training, split, epochs=stop.epoch if stop else config.epochs
     )
     fit_of_annotators = (
-        measure_annotators(model, audit, pairs, split, report, gold) if learns_annotators else None
+        measure_annotators(model, audit, judged, split, report, gold) if learns_annotators else None
     )
-    counts = _counts(model, pairs, split)
-    in_pairs = length_correlation_in_pairs(*model.both_sides(pairs), pairs)
+    counts = _counts(model, judged, split)
+    in_pairs = length_correlation_in_pairs(*model.both_sides(judged), judged)
     centering = None
     if config.center:
         responses = reference_responses(job, report, directory.inputs, training.device)
@@ -82,12 +83,12 @@ def run(job: Job, report: Report, directory: RunDirectory) -> RewardSummary:
         if audit:
             center(audit, *responses)
     _progress(job, report, 0.95, "scoring every judged response")
-    spread = _spread(model, pairs)
+    spread = _spread(model, judged)
     quality = measure_quality(
-        model, split.held_out, pairs, directory.outputs, scale=scale, log_loss=figures.log_loss,
+        model, split.held_out, judged, directory.outputs, scale=scale, log_loss=figures.log_loss,
         expected=fit_of_annotators and fit_of_annotators.expected_preference_agreement,
     )  # fmt: skip
-    learned = [{"judgment": pair.judgment} for pair in split.learned if not pair.edited]
+    learned = [{"judgment": pair.judgment} for pair in _without_edits(split.learned)]
     write_rows(directory.outputs / LEARNED, learned, ("judgment",))
     model.save(directory.model)
     if audit:
@@ -107,6 +108,10 @@ def run(job: Job, report: Report, directory: RunDirectory) -> RewardSummary:
     )
 
 
+def _without_edits(pairs: Sequence[JudgedPair]) -> list[JudgedPair]:
+    return [pair for pair in pairs if not pair.edited]
+
+
 def _progress(job: Job, report: Report, done: float, doing: str) -> None:
     report.log(doing)
     if done or not job.resume:  # a resumed run's events begin at its checkpoint
@@ -116,7 +121,7 @@ def _progress(job: Job, report: Report, done: float, doing: str) -> None:
 def prepare(
     job: Job, report: Report, directory: RunDirectory
 ) -> tuple[ChatTokenizer, list[JudgedPair], Split, dict[str, dict[str, int]]]:
-    """The tokenizer, all judgments, their split, and their counts by kind of annotator."""
+    """The tokenizer, all judgments and edits, their split, and their counts by kind of annotator."""
     _progress(job, report, 0, "encoding the judgments")
     path = job.model("reference")
     chat = ChatTokenizer.load(path)
@@ -167,7 +172,7 @@ def _counts(model: RewardModel, pairs: Sequence[JudgedPair], split: Split) -> Ju
         held_out_pairs=len(split.measured),
         held_out_preferences=sum(pair.decisive for pair in split.measured),
         apart_pairs=len(split.audit_set),
-        learned_by=Counter(pair.annotator for pair in split.learned if not pair.edited),
+        learned_by=Counter(pair.annotator for pair in _without_edits(split.learned)),
         ties=sum(not pair.decisive for pair in pairs),
     )
 
@@ -201,7 +206,7 @@ def measure_annotators(
     gold: Sequence[GoldJudgment] = (),
 ) -> AnnotatorFit:
     """The weight of each annotator's judgments; warns of annotators with a low weight."""
-    folds = [(split.unseen, model), *([(split.learned, audit)] if audit else [])]
+    folds = [(split.unseen, model), *([(_without_edits(split.learned), audit)] if audit else [])]
     found = reliability(
         folds,
         annotator_ids(pairs),

@@ -22,7 +22,7 @@ from pipeline.loop.workspace_config import prepare
 from storage.engine.database import Database
 from storage.labeling import queue
 from storage.records import Run
-from storage.tables import runs
+from storage.tables import prompts, runs
 from tests.helpers.tiny import save_tiny
 
 
@@ -73,6 +73,32 @@ def test_a_worker_that_died_with_its_server_can_be_retried_at_once(
         monkeypatch.setattr(opened.loop, "retry", lambda run, *_, **__: retried.append(run))
         opened.call("retry")
     assert retried == [made.id]
+
+
+def test_the_demo_has_its_prompts_after_an_import_of_gold_pairs_but_not_beside_own_prompts(
+    tmp_path: Path,
+):
+    place = tmp_path / "workspace"
+    config = prepare(place, None, [], [])
+    Database.open(place).close()
+    gold = tmp_path / "gold.jsonl"
+    gold.write_text('{"prompt": "Eggs?", "response_a": "8 min", "response_b": "no", "answer": "a"}')
+    own = tmp_path / "prompts.jsonl"
+    own.write_text('{"prompt": "Mine?", "role": "train"}')
+    with closing(Studio(place, config)) as opened:
+        opened.call("import", kind="gold", file=str(gold))
+        opened.fill_demo(config)
+        filled = prompts.counts(opened.db)
+        assert filled["train"] == 740
+        opened.fill_demo(config)
+        assert prompts.counts(opened.db) == filled
+    other = tmp_path / "other"
+    config = prepare(other, None, [], [])
+    Database.open(other).close()
+    with closing(Studio(other, config)) as opened:
+        opened.call("import", kind="prompts", file=str(own))
+        opened.fill_demo(config)
+        assert prompts.counts(opened.db) == {"train": 1}
 
 
 def test_the_first_pairs_do_not_wait_for_the_timer(tmp_path: Path):

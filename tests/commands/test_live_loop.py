@@ -1,8 +1,11 @@
-"""A live conversation of two people at once, from the first message to the next reward model."""
+"""Live conversations from the first message to the next reward model: of two people at once, and of
+simulated annotators, who also practice, answer gold pairs and edit."""
 
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import time
 import uuid
 from concurrent.futures import ThreadPoolExecutor
@@ -16,12 +19,15 @@ import pytest
 from commands.simulate import stop_workers
 from commands.studio import Remote, server_for
 from pipeline.config.sections import CONFIGS
+from pipeline.demo.corpus import shipped_prompts
+from pipeline.simulation.preference import score
 from storage.engine.database import Database
 from storage.lineage import lineage
 from storage.records import LIVE, RANDOM_STREAM
 from storage.reports import LoopState, from_json
 from storage.tables import models, policy_judgments
 
+ROOT = Path(__file__).parents[2]
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 TURNS = 5
 QUESTIONS = ("How do I boil an egg?", "For how long?", "And then?", "Can I keep it?", "Thank you!")
@@ -150,3 +156,73 @@ def _check_statistics(db: Database, made: list[str]) -> None:
     measured = pd.read_parquet(db.workspace / run["directory"] / "outputs" / "held_out.parquet")
     stream = measured[measured["arm"].isin(RANDOM_STREAM)]
     assert models.get(db, "reward-2").summary["quality"]["judgments"] == len(stream)
+
+
+def launch(*words: str | Path) -> str:
+    command = [sys.executable, "launch.py", *map(str, words)]
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stderr
+    return ended.stdout
+
+
+def known_pairs(folder: Path, name: str, start: int, count: int) -> Path:
+    """A file of pairs of the demo: a topic's true answer against its false claim."""
+    path = folder / f"{name}.jsonl"
+    asked = [each for each in shipped_prompts() if each.role == "train"][start : start + count]
+    rows = [
+        {"prompt": each.text, "response_a": each.topic.wrong, "response_b": each.topic.answer,
+         "answer": "b", "explanation": "A is false."}
+        for each in asked
+    ]  # fmt: skip
+    path.write_text("\n".join(map(json.dumps, rows)))
+    return path
+
+
+def test_simulated_annotators_practice_talk_answer_gold_pairs_and_edit(tmp_path: Path) -> None:
+    place = tmp_path / "w"
+    launch("init", "--workspace", place, "--config", CONFIGS / "tiny.toml")
+    for kind, start, count in (("gold", 0, 12), ("practice", 100, 6)):
+        launch(
+            "import", f"--{kind}", known_pairs(tmp_path, kind, start, count), "--workspace", place
+        )
+    options = (
+        "--labels",
+        "24",
+        "--annotators",
+        "3",
+        "--bad",
+        "0.34",
+        "--live",
+        "0.25",
+        "--edits",
+        "1",
+    )
+    sets = ("live.replies=reference", "labeling.practice=true", "labeling.gold_first=20")
+    found = launch(
+        "simulate", "--workspace", place, "--tiny", "--json", *options,
+        *(word for setting in sets for word in ("--set", setting)),
+    )  # fmt: skip
+    stop_workers(place)
+    report = json.loads(found)
+    [iteration] = report["iterations"]
+    assert iteration["labels_by_arm"]["live"] == 6
+    assert sum(iteration["labels_by_arm"].values()) == 24
+    checked = report["checks"]["annotators"]
+    assert [row["profile"] for row in checked].count("careful") == 2
+    assert {row["practice"] for row in checked} <= {"passed", "below the mark"}
+    assert sum(row["gold"] for row in checked) >= 3
+    with Database.open(place) as db:
+        rows = db.read(
+            "SELECT j.edit, a.kind, c.arm, p.messages ->> '$[#-1].content' AS asked, "
+            "CASE j.outcome WHEN 'first' THEN f.text ELSE s.text END AS preferred "
+            "FROM current_judgments AS j JOIN annotators AS a ON a.id = j.annotator "
+            "JOIN comparisons AS c ON c.id = j.comparison JOIN prompts AS p ON p.id = c.prompt "
+            "JOIN completions AS f ON f.id = c.first JOIN completions AS s ON s.id = c.second"
+        )
+        reward = models.get(db, "reward-1").summary["quality"]["judgments"]
+    assert {row["kind"] for row in rows} == {"simulated"}
+    edited = [row for row in rows if row["edit"]]
+    assert len(edited) == iteration["edits"] >= 3
+    for row in edited:
+        assert score(row["asked"], row["edit"]) > score(row["asked"], row["preferred"])
+    assert reward <= sum(row["arm"] in RANDOM_STREAM for row in rows)

@@ -54,8 +54,8 @@ def labeled() -> Iterator[Any]:
         )
     yield judgment("j0", "c0", "a")
     yield judgment("j1", "c1", "a")
-    yield judgment("j2", "c1", "b")
-    yield judgment("j3", "c2", "b")
+    yield judgment("j2", "c1", "b", edit="better")
+    yield judgment("j3", "c2", "b", edit="withdrawn with its revision")
     yield judgment("j4", "c2", "b", replaces="j3")
     yield Withdrawal(id="w", replaces="j4", annotator="b")
 
@@ -66,6 +66,7 @@ def test_an_empty_workspace_has_a_status(db: Database) -> None:
         "comparisons": 0,
         "annotators": 0,
         "judgments_by_kind": {},
+        "edits": 0,
         "agreement": {
             "items": 0,
             "percent": None,
@@ -102,6 +103,7 @@ def test_labels_are_counted_as_they_stand(db: Database) -> None:
     assert json.loads(json.dumps(found)) == found
     assert (found["judgments"], found["comparisons"], found["annotators"]) == (3, 3, 2)
     assert found["judgments_by_kind"] == {"person": 2, "simulated": 1}
+    assert found["edits"] == 1
     kappa = {"annotators": ["Ann", "Bot"], "kappa": None, "interval": None, "items": 1}
     assert found["agreement"]["kappas"] == [kappa]
     assert found["prompts"] == {"train": 2, "sft": 1}

@@ -49,6 +49,38 @@ def test_edits_have_no_say_in_the_model_of_ties():
     assert resolved(RewardConfig(), [*stated, *edits]).tie_model == "ordinal"
 
 
+def test_no_figure_of_an_annotator_uses_edits(tmp_path: Path):
+    models = tiny_models(tmp_path / "models")
+    rows = make_judgments(160, prompts=40)
+    for n, row in enumerate(rows):
+        row["annotator"] = f"a-{n % 2}"
+    edits = [
+        row | {"first": f"edit-{row['judgment']}", "first_text": "zzzz", "edited": True,
+               "outcome": "first", "arm": "written", "annotator": "a-0"}
+        for row in rows
+    ]  # fmt: skip
+    job = make_job(
+        "reward", models, reward__epochs=1, reward__members=1, reward__held_out_share=0.3,
+        reward__audit_share=0.2,
+    )  # fmt: skip
+    directory = RunDirectory.create(tmp_path / "run", job)
+    give(directory, "judgments.parquet", rows)
+    give(directory, "prompts.parquet", make_prompts(4))
+    give(directory, "edits.parquet", edits)
+    with Report(directory) as report:
+        summary = reward.run(job, report, directory)
+    assert summary.counts.pairs > 160  # edits were learned from
+    assert summary.annotators is not None
+    found = summary.annotators.annotators
+    # An audit model measures the judgments that were learned from, so every judgment is measured.
+    assert [(each.annotator, each.judgments, each.measured) for each in found] == [
+        ("a-0", 80, 80),
+        ("a-1", 80, 80),
+    ]
+    decided = [row for row in rows if row["outcome"] in ("first", "second")]
+    assert sum(each.decided for each in found) == len(decided)
+
+
 @pytest.mark.parametrize("asked", [True, False])
 def test_the_stage_learns_from_edits_only_if_they_were_written(tmp_path: Path, asked: bool):
     models = tiny_models(tmp_path / "models")

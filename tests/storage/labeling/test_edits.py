@@ -195,6 +195,21 @@ def test_edits_are_demonstrations_only_if_asked(learned: Database, tmp_path: Pat
     assert row["response"] == "by ann"
 
 
+def test_edits_by_simulated_annotators_are_demonstrations_but_not_those_by_models(
+    learned: Database, tmp_path: Path
+) -> None:
+    annotators.add(learned, Annotator(id="sim", name="sim-01", kind="simulated"))
+    (bot,) = learned.read("SELECT * FROM judgments WHERE annotator = 'bot'")
+    simulated = Judgment(
+        id="j-sim", comparison=bot["comparison"], annotator="sim", outcome="first",
+        shown_swapped=False, edit="by sim",
+    )  # fmt: skip
+    learned.write(lambda tx: tx.store(simulated))
+    assert worker_files.write_demonstrations_input(learned, tmp_path, edits=True) == 2
+    frame = pd.read_parquet(tmp_path / "examples.parquet")
+    assert sorted(frame["response"]) == ["by ann", "by sim"]
+
+
 # ------------------------------------------------------------------ statistics hold
 
 FIGURES: dict[str, Callable[[Database], Any]] = {
