@@ -131,6 +131,7 @@ def _run_server(
         accounts_required=is_exposed(host, public_url),
     )
     studio.commands.address = public_url or local
+    studio.commands.serving = True
     server = http_server(web, behind_proxy=public_url is not None)
     stop = threading.Event()
     timer = threading.Thread(target=advance_periodically, args=(studio, stop), daemon=True)

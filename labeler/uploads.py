@@ -18,12 +18,13 @@ from fastapi import APIRouter, HTTPException, Query, Request
 from fastapi.responses import JSONResponse
 
 from storage.engine.database import Database
+from storage.importing.apart import import_apart
 from storage.importing.filetypes import READABLE
 from storage.importing.imports import import_pairs
 from storage.importing.row_notes import BadFile
 
 MAX_ROWS = 100_000
-"""Rows of an uploaded file, because the web process holds all of them in memory."""
+"""Rows of an uploaded file, because the import holds all of them in memory."""
 MAX_REPORTED_ROWS = 20
 """Limit in a response for each of bad rows, skipped rows and warnings."""
 
@@ -68,7 +69,7 @@ def _file_name(name: str) -> str:
 
 def _imported(db: Database, file: Path, skip_bad: bool) -> JSONResponse:
     try:
-        report = import_pairs(db, file, skip_bad=skip_bad, max_rows=MAX_ROWS)
+        report = import_apart(import_pairs, db, file, skip_bad=skip_bad, max_rows=MAX_ROWS)
     except BadFile as bad:
         answer: dict[str, Any] = {
             "error": f"{bad.summary[:1].upper()}{bad.summary[1:]}.",

@@ -20,6 +20,7 @@ from storage.engine import backup
 from storage.engine.database import Database
 from storage.exporting import exports
 from storage.importing import imports
+from storage.importing.apart import import_apart
 from storage.importing.long_rows import LengthCheck, TooLong
 from storage.labeling import flag_answers, gold, judgments, model_judges
 from storage.records import Annotator, AnnotatorKind, AnnotatorRole, new_id
@@ -42,6 +43,9 @@ class Commands:
 
     address = ""
     """The URL of the studio, which a server sets; invite links begin with it."""
+
+    serving = False
+    """Whether people are served by this process: imports then run in processes of their own."""
 
     too_long: Callable[[], TooLong | None] = staticmethod(lambda: None)
     """Returns the check for rows that are too long for the model."""
@@ -112,7 +116,10 @@ class Commands:
         given = {"file": file, "skip_bad": skip_bad, **options}
         check_arguments(f"import of {kind}", importer, given, own=("db", "length"))
         length = LengthCheck(self.too_long(), skip=skip_long)
-        return importer(self._db, Path(file), skip_bad=skip_bad, length=length, **options)
+        options |= {"skip_bad": skip_bad, "length": length}
+        if self.serving:
+            return import_apart(importer, self._db, Path(file), **options)
+        return importer(self._db, Path(file), **options)
 
     def _iteration(self, number: int) -> dict[str, Any]:
         """The stored iteration, the figures of its reward model, and the seconds that the worker of

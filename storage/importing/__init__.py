@@ -1,1 +1,1 @@
-"""Import of files: rows are read and checked, then planned, and stored in one transaction."""
+"""Import of files: rows are read and checked, then planned, and stored in batches."""

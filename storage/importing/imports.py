@@ -2,8 +2,9 @@
 
 Files are JSON lines, a JSON array, CSV or parquet; docs/data.md lists the columns.  If a file has
 bad rows, `BadFile` reports all of them and nothing is stored; with `skip_bad` the good rows are
-stored.  Ids are digests of the content, so importing a file again adds nothing.  A `LengthCheck`
-treats rows that are too long for the model as bad rows, or leaves them out.
+stored.  Ids are digests of the content, so importing a file again adds nothing, or the rest after an
+interruption.  A `LengthCheck` treats rows that are too long for the model as bad rows, or leaves
+them out.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ from pathlib import Path
 from typing import Any, cast, get_args
 
 from storage.engine.database import Database
-from storage.engine.lookup import Reader
 from storage.importing.cells import Cells
 from storage.importing.gold_pairs import COLUMNS as GOLD_COLUMNS
 from storage.importing.gold_pairs import PRACTICE_COLUMNS, GoldRow, gold_row, plan_gold
@@ -28,7 +28,8 @@ from storage.importing.plan import (
 )
 from storage.importing.preferences import Labeled, labeled, pair_up, paired_vote, separate_voters
 from storage.importing.row_notes import BadFile, BadRow, RowNotes
-from storage.importing.sheet import ImportReport, Sheet
+from storage.importing.sheet import ImportInterrupted, ImportReport, Sheet
+from storage.importing.target import Target
 from storage.importing.votes import Answer, Vote
 from storage.importing.written_pairs import COLUMNS as PAIR_COLUMNS
 from storage.importing.written_pairs import WrittenPair, plan_pairs, written_pair
@@ -45,11 +46,11 @@ from storage.records import (
     digest,
     now,
 )
-from storage.tables.pseudonyms import key_of
 
 __all__ = [
     "BadFile",
     "BadRow",
+    "ImportInterrupted",
     "ImportReport",
     "default_role",
     "import_gold",
@@ -88,7 +89,7 @@ def default_role(prompt: str) -> PromptRole:
 
 
 def import_prompts(
-    db: Database,
+    db: Database | Target,
     file: Path,
     *,
     role: PromptRole | None = None,
@@ -121,7 +122,7 @@ def import_prompts(
 
 
 def import_sft(
-    db: Database,
+    db: Database | Target,
     file: Path,
     *,
     skip_bad: bool = False,
@@ -174,7 +175,7 @@ def import_sft(
 
 
 def import_judgments(
-    db: Database,
+    db: Database | Target,
     file: Path,
     *,
     role: PromptRole | None = None,
@@ -206,7 +207,7 @@ def import_judgments(
 
 
 def import_pairs(
-    db: Database,
+    db: Database | Target,
     file: Path,
     *,
     role: PromptRole | None = None,
@@ -230,16 +231,15 @@ def import_pairs(
         return pair
 
     pairs = sheet.parse(parse, strict=True, key=lambda pair: pair.content)
-    key = key_of(db)  # before the plan: it may have to be stored
 
-    def plan(reader: Reader, when: datetime) -> Plan:
-        return plan_pairs(reader, pairs, when=when, key=key)
+    def plan(target: Target, when: datetime) -> Plan:
+        return plan_pairs(target, pairs, when=when, key=target.pseudonym_key())
 
     return sheet.store(db, plan, skip_bad=skip_bad)
 
 
 def import_gold(
-    db: Database,
+    db: Database | Target,
     file: Path,
     *,
     role: PromptRole | None = None,
@@ -266,16 +266,15 @@ def import_gold(
         return row
 
     rows = sheet.parse(parse, strict=True, key=lambda row: row.content)
-    key = key_of(db)  # before the plan: it may have to be stored
 
-    def plan(reader: Reader, when: datetime) -> Plan:
-        return plan_gold(reader, rows, when=when, key=key, kind=kind)
+    def plan(target: Target, when: datetime) -> Plan:
+        return plan_gold(target, rows, when=when, key=target.pseudonym_key(), kind=kind)
 
     return sheet.store(db, plan, skip_bad=skip_bad)
 
 
 def import_practice(
-    db: Database,
+    db: Database | Target,
     file: Path,
     *,
     role: PromptRole | None = None,
@@ -287,7 +286,7 @@ def import_practice(
 
 
 def import_preferences(
-    db: Database,
+    db: Database | Target,
     file: Path,
     *,
     role: PromptRole | None = None,
@@ -328,7 +327,7 @@ def import_preferences(
 
         votes = sheet.parse(parse)
 
-    def plan(reader: Reader, when: datetime) -> Plan:
+    def plan(reader: Target, when: datetime) -> Plan:
         return plan_votes(reader, separate_voters(reader, votes), when=when)
 
     return sheet.store(db, plan, skip_bad=skip_bad)

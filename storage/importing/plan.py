@@ -6,11 +6,12 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from storage.engine.lookup import known_models
-from storage.engine.transaction import Encoded, encode
 from storage.importing.row_notes import BadRow, RowNotes
+from storage.importing.target import ByOthers
 from storage.importing.votes import Answer, Pair, Vote, external_model, in_order
 from storage.records import (
     KEPT_APART,
@@ -75,8 +76,8 @@ class Plan:
             self.completions[completion.id] = completion
         self.comparisons[comparison.id] = comparison
 
-    def encoded(self) -> dict[str, Encoded]:
-        """The records by kind, ordered so that each kind refers only to earlier ones."""
+    def groups(self) -> dict[str, Mapping[str, Any]]:
+        """The records by kind and id, ordered so that each kind refers only to earlier ones."""
         groups: dict[str, Mapping[str, Any]] = {
             "prompts": self.prompts,
             "models": self.models,
@@ -88,7 +89,30 @@ class Plan:
         }
         if self.checks:
             groups["checks"] = self.checks
-        return {name: encode(records.values()) for name, records in groups.items()}
+        return groups
+
+    def people(self) -> set[str]:
+        """Ids and names of the annotators whose accounts and acts the plan depends on."""
+        accounts = {x for each in self.annotators.values() for x in (each.id, each.name)}
+        acts = (*self.judgments.values(), *self.withdrawals.values())
+        return accounts | {act.annotator for act in acts}
+
+    def is_changed_by(self, record: ByOthers) -> bool:
+        """Whether the plan would differ if it had read this record of one of its `people`."""
+        if isinstance(record, Annotator):
+            return True
+        if isinstance(record, Withdrawal):
+            return record.replaces in self._replaced
+        return (record.annotator, record.comparison) in self._judged
+
+    @cached_property
+    def _judged(self) -> set[tuple[str, str]]:
+        return {(each.annotator, each.comparison) for each in self.judgments.values()}
+
+    @cached_property
+    def _replaced(self) -> set[str | None]:
+        acts = (*self.judgments.values(), *self.withdrawals.values())
+        return {act.replaces for act in acts}
 
 
 _ROLES = "SELECT id, role FROM prompts WHERE id IN (SELECT unnest($ids))"
@@ -161,6 +185,12 @@ _REPLACED = """
 
 
 _SOURCES = "SELECT id, comparison FROM judgments WHERE id IN (SELECT unnest($ids))"
+# Checks are stored last, so an interrupted import may lack some.
+_UNFINISHED = """
+    SELECT id, arm FROM comparisons AS c
+    WHERE c.arm IN ('gold', 'practice', 'reask') AND c.id IN (SELECT unnest($ids))
+      AND NOT EXISTS (FROM checks WHERE comparison = c.id)
+"""
 
 
 def plan_votes(reader: Reader, votes: Iterable[Vote], *, when: datetime) -> Plan:
@@ -209,6 +239,8 @@ class _Planner:
         self._replaced = {row["replaces"] for row in reader.rows(_REPLACED, ids=named)}
         named = [v.repeats for v in votes if v.repeats]
         self._sources = {row["id"]: row["comparison"] for row in reader.rows(_SOURCES, ids=named)}
+        named = [v.comparison_id() for v in votes if v.check]
+        self._unfinished = {row["id"]: row["arm"] for row in reader.rows(_UNFINISHED, ids=named)}
         prompts = list({v.prompt.id for v in votes})
         self._roles = {row["id"]: row["role"] for row in reader.rows(_ROLES, ids=prompts)}
         self._models = known_models(reader, {x.policy for v in votes for x in (v.a, v.b)})
@@ -242,6 +274,7 @@ class _Planner:
         judgment, a_is_first = self._judgment(vote, pair)
         if id in self._known:
             self._know(vote, judgment)
+            self._finish_check(vote, comparison, a_is_first)
             return
         if id in self._seen:
             self._repeated(vote, self._seen[id])
@@ -393,6 +426,7 @@ class _Planner:
                 self._plan.warn(
                     vote.line, f"the pair is already known as {kept}; these names were kept"
                 )
+            self._finish_check(vote, comparison, a_is_first)
             return
         if vote.a.text == vote.b.text:
             self._plan.warn(vote.line, "the two responses are the same")
@@ -413,6 +447,13 @@ class _Planner:
         )
         self._plan.add_pair(made, (pair.first, pair.second), self._models)
         if vote.check:
+            self._plan.checks[comparison] = self._check(vote, vote.check, comparison, a_is_first)
+
+    def _finish_check(self, vote: Vote, comparison: str, a_is_first: bool) -> None:
+        """Add the check of a stored pair if an interrupted import left it out."""
+        if vote.check is None or self._unfinished.get(comparison) != vote.check:
+            return
+        if vote.repeats is None or vote.repeats in self._sources:
             self._plan.checks[comparison] = self._check(vote, vote.check, comparison, a_is_first)
 
     def _check(self, vote: Vote, kind: CheckKind, comparison: str, a_is_first: bool) -> Check:

@@ -53,9 +53,14 @@ class BadFile(ValueError):
     """A file was not imported: `count` bad rows, the first of them in `rows`, and a `summary`."""
 
     def __init__(self, path: Path, bad: RowNotes) -> None:
+        self._made_of = path, bad
         self.rows, self.count = RowNotes.of(bad).first, bad.count
         shown = "".join(f"\n  line {row.line}: {row.reason}" for row in self.rows[:20])
         more = f"\n  … and {self.count - 20} more" if self.count > 20 else ""
         what = "1 bad row" if self.count == 1 else f"{self.count} bad rows"
         self.summary = f"nothing was imported from {path.name}, which has {what}"
         super().__init__(f"{self.summary}:{shown}{more}")
+
+    def __reduce__(self) -> tuple[type[BadFile], tuple[Path, RowNotes]]:
+        # Exceptions are pickled with their message only.
+        return BadFile, self._made_of

@@ -1,9 +1,9 @@
-"""A file during its import: its rows, notes on them, and the transaction that stores it."""
+"""A file during its import: its rows, notes on them, and the batches that store it."""
 
 from __future__ import annotations
 
 import difflib
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -12,18 +12,19 @@ from pathlib import Path
 from typing import TypeVar
 
 from storage.engine.database import Database
-from storage.engine.lookup import Reader
-from storage.engine.transaction import Encoded, Transaction
+from storage.errors import Conflict, StorageUnavailable
+from storage.importing.batches import batches, stored_keys
 from storage.importing.cells import Cells
 from storage.importing.filetypes import read_rows
 from storage.importing.long_rows import LengthCheck, LongRow
-from storage.importing.optimistic_reads import OptimisticReads
 from storage.importing.plan import Plan
 from storage.importing.row_notes import BadFile, BadRow, RowNotes
+from storage.importing.target import Target, target_of
 from storage.records import now
 
 T = TypeVar("T")
 
+_MAX_PLANS = 5
 _MAX_COLUMNS_LISTED = 50
 _MAX_NAME_LENGTH = 100
 """Characters of a column's name that are compared: in a hostile file it may have megabytes."""
@@ -45,6 +46,10 @@ class ImportReport:
     warnings: list[BadRow] = field(default_factory=list)
     skipped_in_all: int = 0
     warnings_in_all: int = 0
+
+
+class ImportInterrupted(ValueError):
+    """An import stopped after it had stored some records."""
 
 
 class Sheet:
@@ -135,39 +140,73 @@ class Sheet:
         return made
 
     def store(
-        self, db: Database, plan: Callable[[Reader, datetime], Plan], *, skip_bad: bool
+        self, db: Database | Target, plan: Callable[[Target, datetime], Plan], *, skip_bad: bool
     ) -> ImportReport:
-        """Store a plan in one transaction; raises `BadFile` before anything is stored.
+        """Store a plan in batches; raises `BadFile` before anything is stored.
 
-        The plan is made outside the writer thread, so that judgments do not wait for it.  If the
-        data that it read have changed meanwhile, the writer thread makes it again.
+        If others change what the plan depends on, the rest of the file is planned again.  Raises
+        ``ImportInterrupted`` if this happens `_MAX_PLANS` times, or if a batch is refused after
+        others were stored.
         """
         when = now()
-        reads = OptimisticReads(db)
-        with db.snapshot():
-            planned = plan(reads, when)
-        self._require_good(planned, skip_bad=skip_bad)
-        encoded = planned.encoded()
+        added: Counter[str] = Counter()
+        first: Plan | None = None
+        with target_of(db) as target:
+            for _ in range(_MAX_PLANS):
+                planned, stored = self._planned(target, plan, when)
+                bad = RowNotes.of(self.bad, planned.bad)
+                if bad.count and not skip_bad:
+                    if not added:
+                        raise BadFile(self._path, bad)
+                    raise self._interrupted(
+                        added, f"line {bad.first[0].line}: {bad.first[0].reason}"
+                    )
+                first = first or planned
+                try:
+                    if _store_batches(target, planned, stored, added):
+                        return self._report(first, bad, added)
+                except (StorageUnavailable, Conflict) as error:
+                    if added:
+                        raise self._interrupted(added, str(error)) from error
+                    raise
+        raise self._interrupted(added, "annotators in the file keep judging its pairs here")
 
-        def operation(tx: Transaction) -> ImportReport:
-            if reads.still_valid(tx):
-                return self._report(planned, tx, encoded)
-            again = plan(tx, when)
-            self._require_good(again, skip_bad=skip_bad)
-            return self._report(again, tx, again.encoded())
+    def _planned(
+        self, target: Target, plan: Callable[[Target, datetime], Plan], when: datetime
+    ) -> tuple[Plan, dict[str, set[str]]]:
+        """A plan, and the keys of its records that are stored, from one snapshot."""
+        target.start_reading()
+        try:
+            planned = plan(target, when)
+            return planned, stored_keys(target, planned.groups())
+        finally:
+            target.stop_reading()
 
-        return db.write(operation)
+    def _interrupted(self, added: Counter[str], reason: str) -> ImportInterrupted:
+        return ImportInterrupted(
+            f"{self._path.name} was imported in part ({added.total():,} records): {reason}. Import "
+            "the file again; what is stored is not stored twice"
+        )
 
-    def _require_good(self, planned: Plan, *, skip_bad: bool) -> None:
-        bad = RowNotes.of(self.bad, planned.bad)
-        if bad.count and not skip_bad:
-            raise BadFile(self._path, bad)
-
-    def _report(self, planned: Plan, tx: Transaction, encoded: dict[str, Encoded]) -> ImportReport:
-        added = {name: tx.store_encoded(records) for name, records in encoded.items()}
-        warnings = RowNotes.of(self._warnings, planned.warnings)
-        skipped = RowNotes.of(self.bad, planned.bad, self._skipped)
+    def _report(self, first: Plan, bad: RowNotes, added: Counter[str]) -> ImportReport:
+        """The report, from the first plan: later ones know what it has stored."""
+        warnings = RowNotes.of(self._warnings, first.warnings)
+        skipped = RowNotes.of(bad, self._skipped)
         return ImportReport(
-            self._count, added, planned.known, skipped.first, warnings.first,
+            self._count, {name: added[name] for name in first.groups()}, first.known,
+            skipped.first, warnings.first,
             skipped_in_all=skipped.count, warnings_in_all=warnings.count,
         )  # fmt: skip
+
+
+def _store_batches(
+    target: Target, planned: Plan, stored: dict[str, set[str]], added: Counter[str]
+) -> bool:
+    """Store the records of a plan and count the new ones; False once the plan is outdated."""
+    people = planned.people()
+    for batch in batches(planned.groups(), stored):
+        while (answer := target.store(batch, people)).added is None:
+            if any(map(planned.is_changed_by, answer.by_others)):
+                return False
+        added.update(answer.added)
+    return True
