@@ -80,8 +80,8 @@ class Arm:
 
 DEFAULTS = CheckPlan()
 ARMS = (
-    Arm("defaults: 2% gold, 3% re-asks after 50", DEFAULTS),
-    Arm("first 6", CheckPlan(gold_first=6)),
+    Arm("no first gold: 2% gold, 3% re-asks after 50", CheckPlan(gold_first=0)),
+    Arm("defaults: first 6", DEFAULTS),
     Arm("first 10", CheckPlan(gold_first=10)),
     Arm("first 10, made from judgments", CheckPlan(gold_first=10), made=True),
     Arm("re-asks only: 25% after 10", CheckPlan(gold_share=0, reask_share=0.25, reask_after=10)),

@@ -101,7 +101,10 @@ class LabelingConfig(Section):
         high=0.5,
     )
     gold_first: int = setting(
-        0, "Gold pairs among an annotator's first 40 pairs, instead of gold_share.", low=0, high=20
+        6,
+        "Gold pairs among an annotator's first 40 pairs, if gold_share makes them fewer; 0 is off.",
+        low=0,
+        high=20,
     )
     reask_share: float = setting(
         0.03,

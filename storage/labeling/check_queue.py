@@ -132,7 +132,7 @@ def mixed(
     plan = queue.plan(tx)
     if plan.practice:
         yield from _practice(tx, annotator, held)
-    if not (plan.gold_share or plan.gold_first or plan.reask_share):
+    if not (plan.gold_share or plan.reask_share):
         yield from others
         return
     asked, checks = queue.asked(tx, annotator), queue.checks(tx)

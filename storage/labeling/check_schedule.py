@@ -12,7 +12,7 @@ from storage.tables.pseudonyms import keyed
 from storage.tables.settings import CheckPlan
 
 FIRST_PAIRS = 40
-"""An annotator's first pairs, which contain `CheckPlan.gold_first` gold pairs."""
+"""An annotator's first pairs, which contain at least `CheckPlan.gold_first` gold pairs."""
 
 
 def due(plan: CheckPlan, kind: CheckKind, key: bytes, annotator: str, pairs: int) -> int:
@@ -29,11 +29,10 @@ def due(plan: CheckPlan, kind: CheckKind, key: bytes, annotator: str, pairs: int
     if kind == "reask":
         share = plan.reask_share
         return places("reask", start=plan.reask_after, block=1 / share) if share else 0
-    found = 0
-    if plan.gold_first:
-        block = FIRST_PAIRS / plan.gold_first
-        found += min(places("first gold", start=0, block=block), plan.gold_first)
-    if plan.gold_share:
-        start = FIRST_PAIRS if plan.gold_first else 0
-        found += places("gold", start=start, block=1 / plan.gold_share)
-    return found
+    if not plan.gold_share:
+        return 0
+    if plan.gold_first <= FIRST_PAIRS * plan.gold_share:
+        return places("gold", start=0, block=1 / plan.gold_share)
+    first = places("first gold", start=0, block=FIRST_PAIRS / plan.gold_first)
+    later = places("gold", start=FIRST_PAIRS, block=1 / plan.gold_share)
+    return min(first, plan.gold_first) + later

@@ -79,7 +79,7 @@ class CheckPlan:
     which have the same defaults."""
 
     gold_share: float = 0.02
-    gold_first: int = 0
+    gold_first: int = 6
     reask_share: float = 0.03
     reask_after: int = 50
     practice: bool = False

@@ -75,7 +75,7 @@ def arms(pairs: list[queue.LeasedPair]) -> list[str]:
 
 
 def test_everybody_gets_the_same_share_at_places_that_only_the_key_tells() -> None:
-    plan = CheckPlan(gold_share=0.02, reask_share=0.04, reask_after=50)
+    plan = CheckPlan(gold_share=0.02, gold_first=0, reask_share=0.04, reask_after=50)
 
     def places(kind: Any, who: str, key: bytes = b"k" * 32) -> list[int]:
         counts = [due(plan, kind, key, who, n) for n in range(1001)]
@@ -98,6 +98,12 @@ def test_first_pairs_have_more_gold() -> None:
     counts = [due(plan, "gold", b"k" * 32, "ann", n) for n in range(FIRST_PAIRS + 101)]
     assert [counts[n] for n in (0, 8, 16, 24, 32, 40)] == [0, 1, 2, 3, 4, 5]  # blocks of 40 / 5
     assert (counts[90], counts[140]) == (6, 7)  # then blocks of 50
+
+
+def test_first_pairs_never_have_less_gold_than_the_share() -> None:
+    plan = CheckPlan(gold_share=0.5, gold_first=6)
+    assert due(plan, "gold", b"k" * 32, "ann", FIRST_PAIRS) == 20
+    assert due(CheckPlan(gold_share=0, gold_first=6), "gold", b"k" * 32, "ann", 1000) == 0
 
 
 def test_checks_can_be_off(db: Database, file: Any) -> None:
@@ -152,7 +158,7 @@ def test_the_share_is_that_of_the_settings_however_pairs_are_leased(
 ) -> None:
     fill(db, 400)
     import_gold(db, file(gold_rows(40)))
-    set_check_plan(db, CheckPlan(gold_share=0.1, reask_share=0))
+    set_check_plan(db, CheckPlan(gold_share=0.1, gold_first=0, reask_share=0))
     seen: list[str] = []
     for n in range(40):  # pages that hold 16 pairs, answer half of them, and reload
         pairs = queue.lease(db, "ann", 16).pairs
