@@ -109,6 +109,7 @@ async function start() {
   let desk = null;
   const tabs = new Tabs(annotator.id, {
     enter: async () => {
+      await tabs.caughtUp();
       const copied = (await copy.read())?.pairs || [];
       if (!tabs.has) return; // taken over meanwhile
       if (desk) desk.enter(copied);

@@ -10,9 +10,11 @@ class Tabs {
   constructor(annotator, { enter, leave }) {
     this.name = `kitestring.desk.${annotator}`;
     this.id = newId();
+    this.left = `left.${annotator}`; // the turn for which a tab left the desk
     this.enter = enter;
     this.leave = leave;
     this.has = false; // whether this tab has the desk
+    this.turn = null; // names the latest time that another tab left for this one
     this.channel = new BroadcastChannel(this.name);
     this.channel.onmessage = ({ data }) => this.hear(data);
   }
@@ -43,9 +45,10 @@ class Tabs {
 
   // Only with `here` does it end the turn of another tab.
   async claim(here) {
+    this.turn = here ? newId() : null;
     if (navigator.locks) this.has = await this.lockIn(here);
     else if (here) {
-      await this.ask("leave", PATIENCE.leaving);
+      if (!(await this.ask("leave", PATIENCE.leaving))) this.turn = null;
       this.has = true;
     } else this.has = !(await this.ask("who", PATIENCE.answer));
     return this.has;
@@ -54,9 +57,20 @@ class Tabs {
   // A tab that is being reloaded may find its own lock for a moment.
   async lockIn(here) {
     if (!here) return this.lock({ signal: AbortSignal.timeout(PATIENCE.closing) });
-    this.channel.postMessage({ question: "leave", from: this.id });
+    this.channel.postMessage({ question: "leave", from: this.id, turn: this.turn });
     const left = await this.lock({ signal: AbortSignal.timeout(PATIENCE.leaving) });
-    return left || this.lock({ steal: true });
+    if (left) return true;
+    this.turn = null;
+    return this.lock({ steal: true });
+  }
+
+  // The lock may arrive before what the other tab wrote to localStorage: a saved act would be sent
+  // again, and a new one would be missing.  Its writes arrive in order, and the last one is the turn.
+  async caughtUp() {
+    const late = AbortSignal.timeout(PATIENCE.leaving);
+    while (this.turn && recall(this.left) !== this.turn && !late.aborted) {
+      await new Promise((resolve) => setTimeout(resolve, 10));
+    }
   }
 
   lock(options) {
@@ -72,10 +86,11 @@ class Tabs {
     });
   }
 
-  async lose() {
+  async lose(turn) {
     if (!this.has) return;
     this.has = false;
     await this.leave();
+    if (turn) remember(this.left, turn);
     this.release?.();
     this.run({ lost: true });
   }
@@ -90,17 +105,17 @@ class Tabs {
       };
       this.heard = () => finish(true);
       const late = setTimeout(() => finish(false), patience);
-      this.channel.postMessage({ question, from: this.id });
+      this.channel.postMessage({ question, from: this.id, turn: this.turn });
     });
   }
 
-  async hear({ question, from, to, has }) {
+  async hear({ question, from, turn, to, has }) {
     if (to === this.id) {
       if (this.heard) this.heard();
       else if (has) this.lose(); // a busy tab answered late: it was there first
     }
     if (!question || !this.has) return;
-    if (question === "leave") await this.lose();
+    if (question === "leave") await this.lose(turn);
     this.channel.postMessage({ to: from, has: this.has });
   }
 }

@@ -10,7 +10,7 @@ from labeler.translation import LANGUAGES, translated
 from storage.labeling import judgments, queue
 from storage.labeling.flag_answers import answer_flag
 from storage.tables import settings
-from tests.helpers.browser import new_page
+from tests.helpers.browser import new_page, wait_for_pair
 from tests.helpers.desk_browser import desk_page, press
 from tests.helpers.desk_world import add_person
 from tests.labeler.annotate.test_browser_conversation import conversation
@@ -121,10 +121,14 @@ def hold_to_the_rules(browser, world, server, width, scheme, language):
         expect(page.locator(".revising")).to_be_visible()
         assert violations(page) == [], "an earlier pair"
         page.keyboard.press("Escape")
+        expect(page.locator(".revising")).to_be_hidden()
+        wait_for_pair(page)
         page.context.set_offline(True)
+        page.route("**/label/api/judgments", lambda route: route.abort())
         page.keyboard.press("2")
         expect(page.locator(".status")).to_have_attribute("data-status", "waiting")
         assert violations(page) == [], "offline"
+        page.unroute("**/label/api/judgments")
         page.context.set_offline(False)
         expect(page.locator(".empty h1")).to_have_text(translated("All caught up", language))
         assert violations(page) == [], "idle"
