@@ -28,6 +28,7 @@ RESAMPLED = 2
 """How often a reply is sampled again if it equals the other one: equal replies teach nothing."""
 NOT_READY = "There is no model yet. The first one is made before sampling."
 OFF = "Live conversations are off in this project."
+TRAINING = "The model is being trained. Replies are possible when the training has ended."
 ENDED_EARLY = "A reply ended early. Send the message again."
 Event = dict[str, Any]
 
@@ -111,7 +112,7 @@ class LiveSession:
     def _refusal(self, generation: Generation) -> str | None:
         if generation.current_models().policy is None:
             return NOT_READY
-        return generation.refusal()
+        return TRAINING if generation.refusal() else None
 
     def _required(self) -> Generation:
         """The service; Conflict if live conversations are off, GenerationRefused if it cannot be used."""

@@ -19,7 +19,7 @@ _HERE = Path(__file__).parent
 _SCRIPTS = (
     "texts.js", "outbox.js", "offline.js", "pair-buffer.js", "tabs.js", "view.js", "code.js", "conversation.js",
     "sides.js", "differences.js", "ring.js", "draft.js", "marks.js", "keys.js", "drawer.js", "answers.js", "changes.js", "editor.js",
-    "counts.js", "live.js", "desk.js", "start.js",
+    "practice.js", "counts.js", "live.js", "desk.js", "start.js",
 )  # fmt: skip
 _STYLES = (
     "page.css", "ring.css", "layout.css", "text.css", "verdict.css", "dialogs.css", "drawer.css",

@@ -18,7 +18,7 @@ from labeler.translation import translated
 from storage.engine.database import Database
 from storage.engine.transaction import Transaction
 from storage.labeling import flag_answers, judgments, queue
-from storage.labeling.check_queue import CheckQueue
+from storage.labeling.check_queue import CheckQueue, practice_left
 from storage.labeling.follow_ups import OwnFollowUp, own_follow_ups
 from storage.labeling.own_figures import OwnFigures, own_figures
 from storage.labeling.own_judgments import (
@@ -109,11 +109,12 @@ class ShownPair:
 
 @dataclass(frozen=True, kw_only=True)
 class PracticeAnswer(ShownText):
-    """The expected answer to a practice pair on the annotator's screen, whether it was given, and the
-    explanation."""
+    """The expected answer to a practice pair on the annotator's screen, whether it was given, the
+    explanation, and how many practice pairs are `left`."""
 
     answer: ScreenOutcome
     matched: bool
+    left: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -244,6 +245,7 @@ class LabelSession:
         return PracticeAnswer(
             answer=screen_outcome(check.answer, shown_swapped=judgment.shown_swapped),
             matched=judgment.outcome == check.answer,
+            left=practice_left(tx, judgment.annotator),
             text=check.explanation,
             html=render(check.explanation),
         )

@@ -160,6 +160,12 @@ def mixed(
         yield item
 
 
+def practice_left(tx: Transaction, annotator: str) -> int:
+    """How many practice pairs the annotator has yet to answer."""
+    queue = tx.observer(CheckQueue)
+    return len(_practice(tx, annotator, set())) if queue.plan(tx).practice else 0
+
+
 def _practice(tx: Transaction, annotator: str, held: set[str]) -> list[QueueItem]:
     """The practice pairs that the annotator has neither answered nor holds, oldest first."""
     queue, cache = tx.observer(CheckQueue), tx.observer(QueueCache)

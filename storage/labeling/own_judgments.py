@@ -58,11 +58,13 @@ _UNKNOWN = "you have no current judgment {id!r}: it may have been revised or und
 
 @dataclass(frozen=True, kw_only=True)
 class ListedJudgment:
-    """A row of the list; `prompt` is the beginning of the last message."""
+    """A row of the list; `prompt` is the beginning of the last message, and `edited` whether the
+    preferred response was edited."""
 
     id: str
     outcome: ScreenOutcome
     strength: int | None
+    edited: bool
     created_at: datetime
     prompt: str
 
@@ -144,6 +146,7 @@ def _listed(row: Mapping[str, Any], annotator: str) -> ListedJudgment:
         id=row["id"],
         outcome=screen_outcome(row["outcome"], shown_swapped=swapped),
         strength=row["strength"],
+        edited=bool(row["edit"]),
         created_at=row["created_at"],
         prompt=row["prompt"] or "",
     )

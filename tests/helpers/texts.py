@@ -25,7 +25,7 @@ _PLURAL = re.compile(rf"\btn\(\s*[\w.\[\]]+,\s*{_STRING},\s*{_STRING}")
 _SENTENCES: dict[ModuleType, tuple[str, ...]] = {
     session: ("NEEDS_STRENGTH", "NEEDS_SAFETY", "NEEDS_RATIONALE", "PRACTICE", "DEFAULT_GUIDELINES"),
     marks: ("NOT_THERE",),
-    live: ("NOT_READY", "OFF", "ENDED_EARLY"),
+    live: ("NOT_READY", "OFF", "TRAINING", "ENDED_EARLY"),
     stored_live: ("UNJUDGED", "LAST_TURN", "BOTH_BAD", "SET_ASIDE", "EVALUATION", "ELSEWHERE"),
     routes: ("NOT_STORED", "SIGN_IN_FIRST", "SOMEONE_ELSE"),
     access: ("FOR_RESEARCHERS", "NOT_AVAILABLE"),

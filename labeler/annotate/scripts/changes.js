@@ -45,7 +45,7 @@ class Changes {
   }
 
   summary(iteration, judgments, total) {
-    if (!iteration) return t("Nothing yet. When a new policy is trained, its answers to some prompts that you judged appear here.");
+    if (!iteration) return t("Nothing yet. After the model is trained again, its answers to some prompts that you judged appear here.");
     return tn(
       judgments,
       "Your {count} judgment was among the {total} that trained the reward model of iteration {iteration}.",
@@ -70,18 +70,23 @@ class Changes {
   }
 
   card(side, name, shown, { outcome, strength, same_as: same }) {
-    const card = make("section", `card ${side}`);
-    card.append(make("h3", "", name));
-    if (side === outcome) card.append(make("p", "mark", t("Your choice: {judgment}", { judgment: judgmentInWords({ outcome, strength }) })));
-    if (side === "new" && same) card.append(make("p", "mark", t("The same as response {side}", { side: same.toUpperCase() })));
-    const text = make("div", "text");
-    text.dir = "auto";
-    fillText(text, shown, false);
-    card.append(text);
-    return card;
+    const marks = [];
+    if (side === outcome) marks.push(t("Your choice: {judgment}", { judgment: judgmentInWords({ outcome, strength }) }));
+    if (side === "new" && same) marks.push(t("The same as response {side}", { side: same.toUpperCase() }));
+    return makeCard(side, name, shown, marks);
   }
 
   say(sentence) {
     this.dialog.querySelector("[role=status]").textContent = sentence;
   }
+}
+
+// A response in a dialog; `marks` are lines that say what it is.
+function makeCard(side, name, shown, marks) {
+  const card = make("section", `card ${side}`);
+  const text = make("div", "text");
+  text.dir = "auto";
+  fillText(text, shown, false);
+  card.append(make("h3", "", name), ...marks.map((mark) => make("p", "mark", mark)), text);
+  return card;
 }

@@ -1,20 +1,21 @@
 // The prompt of a pair.  Older turns are collapsed and a long last turn is cut off, so that the
 // responses are near the top of the page.
 
-const SHORT_HISTORY = 600; // characters of older turns that are always shown
+const SHORT_HISTORY = 600; // characters of older turns that are always shown, in at most
+const FEW_TURNS = 4;
 const LONG_TURN = 1000; // characters from which a last turn may be cut off
-const expanded = new WeakMap(); // what was expanded, for each pair: it stays so after an undo
+const expanded = new WeakMap(); // what was expanded, for each prompt: it stays so after an undo
 
-function showConversation(pair, plain) {
-  if (!expanded.has(pair)) expanded.set(pair, { history: false, turn: false });
-  const state = expanded.get(pair);
-  const last = Math.max(0, pair.prompt.findLastIndex(({ role }) => role === "user"));
-  const turns = pair.prompt.map((message, index) => makeTurn(message, plain, index === pair.prompt.length - 1));
+function showConversation(place, prompt, plain) {
+  if (!expanded.has(prompt)) expanded.set(prompt, { history: false, turn: false });
+  const state = expanded.get(prompt);
+  const last = Math.max(0, prompt.findLastIndex(({ role }) => role === "user"));
+  const turns = prompt.map((message, index) => makeTurn(message, plain, index === prompt.length - 1));
+  const older = prompt.slice(0, last);
   const history = turns.slice(0, last);
-  const size = pair.prompt.slice(0, last).reduce((sum, { text }) => sum + text.length, 0);
-  const collapsed = size > SHORT_HISTORY ? [makeHistory(history, pair.prompt.slice(0, last), state)] : history;
-  $(".prompt").replaceChildren(...collapsed, ...turns.slice(last));
-  if (pair.prompt[last].text.length > LONG_TURN) cutOff(turns[last], state);
+  const long = older.length > FEW_TURNS || older.reduce((sum, { text }) => sum + text.length, 0) > SHORT_HISTORY;
+  place.replaceChildren(...(long ? [makeHistory(history, older, state)] : history), ...turns.slice(last));
+  if (prompt[last].text.length > LONG_TURN) cutOff(turns[last], state);
 }
 
 function makeTurn(message, plain, isLast) {
@@ -64,6 +65,13 @@ function cutOff(turn, state) {
   };
   turn.append(button);
   show();
+}
+
+// Bring responses above the bar, as far as the message before them stays in the window.
+function scrollToResponses(message, responses) {
+  const below = responses.getBoundingClientRect().bottom + $(".verdict").offsetHeight - window.innerHeight;
+  const above = message.getBoundingClientRect().top - 16;
+  window.scrollBy(0, Math.max(0, Math.min(below, above)));
 }
 
 // To the responses; from there, back to the top.

@@ -33,12 +33,13 @@ class Counts {
     if (act.path.endsWith("/judgments") && act.body.replaces) return {}; // counted before the revision
     const judged = (undone ? undone.kind === "judgment" : act.path.endsWith("/judgments")) ? 1 : 0;
     const sign = undone ? -1 : 1;
+    const queued = act.note.live ? 0 : 1; // live turns are not in the queue, and its round
     const { judged: all, today, remaining, done } = this.progress;
     return {
       judged: all + sign * judged,
-      done: Math.max(0, done + sign * judged),
+      done: Math.max(0, done + sign * judged * queued),
       today: Math.max(0, today + sign * judged),
-      remaining: Math.max(0, remaining - sign),
+      remaining: Math.max(0, remaining - sign * queued),
     };
   }
 

@@ -13,6 +13,7 @@ const MENUS = ":is(.menu, .more)";
 class Desk {
   constructor(person, progress, copy, copied) {
     this.person = person;
+    const revising = recall(this.revising, "sessionStorage");
     this.copy = copy;
     this.history = [];
     this.shown = null;
@@ -22,7 +23,7 @@ class Desk {
     this.fresh = false; // whether the pair is on the screen for the first time
     this.texts = { plain: false, differences: false }; // how the responses are shown
     this.everSaved = false;
-    this.explanations = []; // of practice pairs, which are not shown yet
+    this.practice = new Practice();
     this.restored = new Set(); // revisions that restored an earlier judgment, made by an undo
     this.stopwatch = new Stopwatch();
     this.draft = new Draft({ changed: () => this.drafted() });
@@ -78,6 +79,7 @@ class Desk {
       },
       ready: (pair) => this.buffer.putBack(pair),
       left: () => this.buffer.leaveOut((pair) => pair.live),
+      drafts: this.drafts,
       unsaved: (comparison) => this.outbox.waiting.some(({ body }) => body.comparison === comparison),
     });
     this.editor = new Editor({
@@ -96,6 +98,7 @@ class Desk {
     this.showForm();
     this.buffer.fill();
     this.outbox.send();
+    this.resumeRevision(revising);
     setInterval(() => this.refresh(), REFRESH);
   }
 
@@ -127,19 +130,23 @@ class Desk {
       this.fresh = !this.known.has(pair);
       this.known.add(pair);
       this.draft.restore(pair.revises ? pair.revises.draft : this.drafts.of(pair));
+      remember(this.revising, pair.revises?.id ?? "", "sessionStorage");
       // After a reload, the page goes on with the pair from before.
       if (!pair.revises && !pair.live) remember(`shown.${this.person.id}`, pair.id);
       this.showForm(); // with a new pair: buttons must not change under a finger
       this.live.clear();
       this.showTexts();
       showRevision(pair.revises);
-      showState("judging");
-      window.scrollTo(0, 0);
+      showState("judging", Boolean(pair.live));
+      if (pair.live) showTurn(pair.live);
+      // The responses of a new turn stay where they streamed.
+      if (!pair.live || !this.fresh) window.scrollTo(0, 0);
       this.stopwatch.start();
       this.tell("");
       this.say(this.announcement(pair));
     }
     this.showVerdict();
+    if (this.shown?.live && this.fresh) scrollToResponses($(".prompt").lastElementChild, $(".responses"));
   }
 
   showTexts() {
@@ -154,8 +161,9 @@ class Desk {
   }
 
   drafted() {
-    if (this.shown?.revises) this.shown.revises.draft = this.draft.read();
-    else if (this.shown) this.drafts.keep(this.shown, this.draft.read());
+    const { shown: pair } = this;
+    if (pair?.revises) pair.revises.draft = this.draft.read();
+    if (pair) this.drafts.keep(draftOf(pair), this.draft.read(), pair.revises && partsOf(pair.revises));
     this.tell("");
   }
 
@@ -206,7 +214,7 @@ class Desk {
     $("dialog[open]")?.close();
     this.live.leave();
     this.history = [];
-    this.explanations = [];
+    this.practice.forget();
     showTrace("");
     this.buffer.stop("elsewhere");
     await this.outbox.rest();
@@ -237,28 +245,7 @@ class Desk {
     this.everSaved = true;
     this.counts.saved(act, data);
     if (data.undone && !act.note.local) this.cameBack(data.undone.pair);
-    if (data.practice) this.explain(data.practice, act.note);
-  }
-
-  // After a practice pair.  Explanations that arrive together, as after a pause in the connection, wait
-  // for each other, and for another dialog.
-  explain(practice, note) {
-    this.explanations.push({ practice, note });
-    if (!$("dialog[open]")) this.showExplanation();
-  }
-
-  showExplanation() {
-    const next = this.explanations.shift();
-    if (!next) return;
-    const dialog = $(".practice");
-    const { practice, note } = next;
-    dialog.querySelector("h2").textContent = practice.matched
-      ? t("As expected")
-      : t("Expected: {judgment}", { judgment: OUTCOMES[practice.answer] });
-    dialog.querySelector(".given").textContent = t("Your choice: {judgment}. “{prompt}”", { judgment: note.what, prompt: note.prompt });
-    dialog.querySelector(".text").innerHTML = practice.html; // rendered by the server, as responses are
-    typesetEach(dialog.querySelector(".text"));
-    dialog.showModal();
+    if (data.practice) this.practice.explain(data.practice, act, this.history.find(({ id }) => id === act.id)?.pair);
   }
 
   // Acts
@@ -272,13 +259,13 @@ class Desk {
     const pair = this.shown; // not the buffer's: a live conversation may cover the queue
     if (!pair) return;
     const id = newId();
-    this.history.push({ id, pair, draft: this.draft.read(), revises: Boolean(more.replaces) });
+    this.history.push({ id, pair, inShort, draft: this.draft.read(), revises: Boolean(more.replaces) });
     if (this.history.length > HISTORY) this.history.shift();
     this.buffer.advance();
-    this.drafts.forget(pair);
+    for (const draft of [draftOf(pair), flagOf(pair)]) this.drafts.forget(draft);
     this.draft.clear();
     if (pair.live) this.live.answered(pair, more.outcome);
-    this.outbox.add(path, { id, comparison: pair.id, ...more }, { what, prompt: snippet(pair) });
+    this.outbox.add(path, { id, comparison: pair.id, ...more }, { what, prompt: snippet(pair), live: Boolean(pair.live) });
     this.buffer.fill();
     this.unsaid = `${what}. `;
     showTrace(inShort);
@@ -318,7 +305,7 @@ class Desk {
     let [what, inShort] = [judgmentInWords(body), judgmentInShort(body)];
     if (lost) what = t("{judgment}, without the strength “{strength}”", { judgment: what, strength: lost });
     if (lost) inShort = t("{judgment}, no strength", { judgment: inShort });
-    if (improved) [what, inShort] = [what, inShort].map((judgment) => t("{judgment}, edited", { judgment }));
+    [what, inShort] = [what, inShort].map((judgment) => editedInWords(judgment, improved));
     if (earlier) [what, inShort] = [what, inShort].map((judgment) => t("{judgment} (changed)", { judgment }));
     this.act("/label/api/judgments", body, what, inShort);
     flash(outcome);
@@ -349,10 +336,12 @@ class Desk {
     const pair = this.shown;
     if (!pair) return;
     const dialog = $(".flagging");
-    dialog.querySelector("textarea").value = "";
+    const reason = dialog.querySelector("textarea");
+    reason.value = this.drafts.textOf(flagOf(pair).id);
+    reason.oninput = () => this.drafts.keepText(flagOf(pair).id, reason.value);
     dialog.onclose = () => {
       if (dialog.returnValue !== "flag" || this.shown !== pair) return;
-      this.act("/label/api/flag", { comment: dialog.querySelector("textarea").value.trim() }, t("Flagged"));
+      this.act("/label/api/flag", { comment: reason.value.trim() }, t("Flagged"));
     };
     dialog.returnValue = "cancel";
     dialog.showModal();
@@ -365,12 +354,12 @@ class Desk {
     const last = this.history.pop();
     if (last && this.outbox.refused.some((act) => act.id === last.id)) {
       this.outbox.remove(last.id);
-      this.comeBack(last.pair, last.draft);
+      this.comeBack(last.pair, last.draft, last.inShort);
     } else if (last?.revises) {
       this.restore(last);
     } else if (last) {
-      const note = { what: t("Undo"), prompt: snippet(last.pair), local: true };
-      this.comeBack(last.pair, last.draft);
+      const note = { what: t("Undo"), prompt: snippet(last.pair), local: true, live: Boolean(last.pair.live) };
+      this.comeBack(last.pair, last.draft, last.inShort);
       this.outbox.add("/label/api/undo", { id: newId(), replaces: last.id }, note);
     } else {
       const note = { what: t("Undo"), prompt: "", local: false };
@@ -395,13 +384,24 @@ class Desk {
     const unsent = this.outbox.acts.some(({ body }) => body.comparison === pair.id || body.replaces === judgment.id);
     if (unsent) return t("A change to this judgment is not saved yet. Try again when it is saved.");
     if (this.buffer.pairs.some(({ id }) => id === pair.id)) return t("This pair is already open.");
-    const { strength, criteria, reasons, safety, comment, marks } = judgment;
-    pair.revises = { ...judgment, draft: { strength, criteria, reasons, safety, comment, marks } };
+    pair.revises = { ...judgment };
+    pair.revises.draft = this.drafts.of(draftOf(pair), partsOf(judgment));
     this.buffer.putBack(pair);
     return null;
   }
 
+  // After a reload, the page goes on with the judgment that was being revised.
+  async resumeRevision(id) {
+    const { status, data } = id ? await this.drawer.find(id) : {};
+    if (status === 200 && !this.shown?.revises) this.reopen(data);
+  }
+
+  get revising() {
+    return `revising.${this.person.id}`;
+  }
+
   leaveRevision() {
+    this.drafts.forget(draftOf(this.shown));
     this.buffer.advance();
     this.unsaid = `${t("The judgment is kept.")} `;
     this.show();
@@ -424,13 +424,15 @@ class Desk {
     announce(t("Undone. The earlier judgment counts again: {judgment}.", { judgment: what }));
   }
 
-  comeBack(pair, draft) {
-    if (pair.live) this.live.stop(); // the replies to what is taken back
-    if (!pair.live) this.live.leave();
+  // `undone` is the act in short, if this page knows it.
+  comeBack(pair, draft, undone) {
+    this.live.stop(); // the replies to what is taken back
+    if (pair.live) this.live.enter();
+    else this.live.leave();
     if (pair.revises) pair.revises.draft = draft;
     else this.drafts.keep(pair, draft);
     this.buffer.putBack(pair);
-    showTrace("");
+    showTrace(undone && !NARROW.matches ? t("Undone: {act}", { act: undone }) : t("Undone"));
     announce(t("Undone. The pair is back."));
   }
 
@@ -439,7 +441,7 @@ class Desk {
     const writing = $("dialog[open]") || document.activeElement?.closest?.(".desk textarea");
     if (!writing) return this.comeBack(pair, EMPTY);
     this.buffer.putNext(pair);
-    showTrace("");
+    showTrace(t("Undone"));
     announce(t("Undone. The pair comes next."));
   }
 
@@ -580,8 +582,6 @@ class Desk {
     window.addEventListener("beforeunload", (event) => {
       if (this.outbox.hasVolatileActs) event.preventDefault();
     });
-    // Capturing, because this event does not bubble.
-    element.addEventListener("close", () => $("dialog[open]") || this.showExplanation(), true);
     window.addEventListener("pagehide", () => this.buffer.release());
     window.addEventListener("pageshow", ({ persisted }) => persisted && this.buffer.fetchOnce(1));
     window.addEventListener("online", () => this.wake());
@@ -601,9 +601,9 @@ class Desk {
       b: () => this.judge("b"),
       tie: () => this.judge("tie"),
       "both-bad": () => this.judge("both_bad"),
-      slightly: () => this.draft.setStrength(1),
-      clearly: () => this.draft.setStrength(2),
-      much: () => this.draft.setStrength(3),
+      slightly: () => this.draft.pressStrength(1),
+      clearly: () => this.draft.pressStrength(2),
+      much: () => this.draft.pressStrength(3),
       ...Object.fromEntries(PARTS.map((part) => [part, () => this.goTo(part)])),
       jump: jumpToResponses,
       switch: () => sides.toggle(),
@@ -628,7 +628,7 @@ class Desk {
     if (keys.off || event.repeat || event.ctrlKey || event.metaKey || event.altKey || $("dialog[open]")) return;
     if (event.target.closest("input, textarea, select, [contenteditable]")) return;
     const action = keys.find(event);
-    if (!action) return;
+    if (!action || !(this.shown || action.anywhere)) return;
     event.preventDefault();
     $(".desk").classList.remove("pointing"); // a resting pointer must not highlight a button
     // An answer to a pair that is unread or covered is a slip.
@@ -637,10 +637,10 @@ class Desk {
 
   // Ctrl+Enter sends what is being written.
   send(event) {
-    const writing = event.target.closest("textarea");
-    if (!writing || event.repeat) return;
+    const [editor, writing] = ["dialog.editor", "textarea"].map((place) => event.target.closest(place));
+    if (!(editor || writing) || event.repeat) return;
     event.preventDefault();
-    if (writing.closest(".editor")) writing.form.requestSubmit();
+    if (editor) editor.querySelector("form").requestSubmit();
     else if (writing.form) writing.form.requestSubmit(writing.form.querySelector("button.strong"));
     else this.sendComment();
   }
@@ -675,6 +675,11 @@ class Desk {
     this.buffer.fill();
   }
 }
+
+// What unsent input is kept under.  A revision's is apart from that of a pair that comes back.
+const draftOf = (pair) => (pair.revises ? { id: `revision.${pair.revises.id}` } : pair);
+const flagOf = (pair) => ({ id: `flag.${pair.id}` });
+const partsOf = ({ strength, criteria, reasons, safety, comment, marks }) => ({ strength, criteria, reasons, safety, comment, marks });
 
 // A menu that had the focus gives it to its button.
 function closeMenus(except) {

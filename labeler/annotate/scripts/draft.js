@@ -14,9 +14,10 @@ class Drafts {
     this.tidy();
   }
 
-  keep(pair, said) {
-    const empty = !said.strength && [...PARTS, "edits", "marks"].every((part) => !Object.keys(said[part]).length);
-    if (empty) return this.forget(pair);
+  // `before` is what the annotator sees without a draft.
+  keep(pair, said, before = EMPTY) {
+    const parts = (all) => JSON.stringify(Object.keys(EMPTY).map((part) => all[part] ?? EMPTY[part]));
+    if (parts(said) === parts(before)) return this.forget(pair);
     this.kept.set(pair.id, said);
     this.store(() => localStorage.setItem(this.prefix + pair.id, JSON.stringify({ ...said, at: Date.now() })));
   }
@@ -26,23 +27,32 @@ class Drafts {
     this.store(() => localStorage.removeItem(this.prefix + pair.id));
   }
 
-  of(pair) {
-    const { at, ...said } = this.kept.get(pair.id) || this.stored(this.prefix + pair.id);
+  of(pair, before = EMPTY) {
+    const { at, ...said } = this.kept.get(pair.id) || this.stored(this.prefix + pair.id) || before;
     return { ...EMPTY, ...said };
   }
 
   stored(key) {
     try {
-      return JSON.parse(localStorage.getItem(key)) || EMPTY;
+      return JSON.parse(localStorage.getItem(key));
     } catch {
-      return EMPTY; // no storage, or unreadable: losing a draft is acceptable
+      return null; // no storage, or unreadable: losing a draft is acceptable
     }
+  }
+
+  // A text that is not part of a judgment, such as the reason for a flag.
+  keepText(name, text) {
+    this.keep({ id: name }, { ...EMPTY, comment: text });
+  }
+
+  textOf(name) {
+    return this.of({ id: name }).comment;
   }
 
   tidy() {
     this.store(() => {
       for (const key of Object.keys(localStorage).filter((each) => each.startsWith(this.prefix))) {
-        if (!(this.stored(key).at > Date.now() - FORGET)) localStorage.removeItem(key);
+        if (!(this.stored(key)?.at > Date.now() - FORGET)) localStorage.removeItem(key);
       }
     });
   }
@@ -115,8 +125,16 @@ class Draft {
   // Pressing a selected button again clears it.
   setStrength(strength) {
     this.strength = this.strength === strength ? null : strength;
+    this.given = null;
     this.show();
     this.changed();
+  }
+
+  // By its key: whoever judges again presses it as the first time, so a strength that came with an
+  // earlier judgment stays.
+  pressStrength(strength) {
+    if (this.given === strength) this.given = null;
+    else this.setStrength(strength);
   }
 
   // `part` is criteria or safety.
@@ -154,6 +172,7 @@ class Draft {
   restore(said) {
     const { comment, ...others } = structuredClone({ ...EMPTY, ...said });
     Object.assign(this, others);
+    this.given = this.strength;
     $(".comment textarea").value = comment;
     this.show();
   }

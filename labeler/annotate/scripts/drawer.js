@@ -22,12 +22,14 @@ class Drawer {
       this.timer = setTimeout(() => this.load(), TYPING);
     };
     this.field.onkeydown = (event) => {
-      if (event.key === "Enter") event.preventDefault();
+      if (["Enter", "Escape"].includes(event.key)) event.preventDefault();
+      if (event.key === "Escape") this.dialog.close(); // browsers would first clear the field
     };
     this.further.onclick = () => this.load(this.list.lastElementChild.dataset.judgment);
   }
 
   open() {
+    this.field.value = "";
     this.dialog.showModal();
     this.dialog.scrollTop = 0;
     this.list.replaceChildren(); // a judgment of the earlier list may have been revised
@@ -70,14 +72,14 @@ class Drawer {
     return (search ? t("No judged pair contains “{search}”.", { search }) : t("You have no judgments yet.")) + missing;
   }
 
-  row({ id, outcome, strength, prompt, created_at: at }) {
+  row({ id, outcome, strength, edited, prompt, created_at: at }) {
     const button = make("button", "given");
     button.type = "button";
     const text = make("q", "", prompt.replace(/\s+/g, " ").trim() || t("(empty prompt)"));
     text.dir = "auto";
     const time = make("time", "", momentInWords(at));
     time.dateTime = at;
-    button.append(text, make("span", "", judgmentInWords({ outcome, strength })), time, make("span", "reopen", t("Reopen")));
+    button.append(text, make("span", "", editedInWords(judgmentInWords({ outcome, strength }), edited)), time, make("span", "reopen", t("Reopen")));
     button.onclick = () => this.choose(id);
     const row = make("li");
     row.dataset.judgment = id;
@@ -85,9 +87,14 @@ class Drawer {
     return row;
   }
 
+  // {status, data} of a judgment with its pair.
+  find(id) {
+    return this.ask(`/label/api/judgments/${encodeURIComponent(id)}`);
+  }
+
   async choose(id) {
     const asked = ++this.asked;
-    const { status, data } = await this.ask(`/label/api/judgments/${encodeURIComponent(id)}`);
+    const { status, data } = await this.find(id);
     if (asked !== this.asked || !this.dialog.open) return;
     const problem = status === 200 ? this.reopen(data) : t(data.error);
     if (problem) this.say(problem);
@@ -119,7 +126,7 @@ function showRevision(judgment) {
   const { outcome, strength, created_at: at } = judgment;
   $(".revising span").textContent = t("You judged this pair ({moment}): {judgment}. A different choice replaces it.", {
     moment: momentInWords(at),
-    judgment: judgmentInWords(judgment),
+    judgment: editedInWords(judgmentInWords(judgment), judgment.edit),
   });
   const chosen = $$(".choice").find(({ dataset }) => dataset.outcome === outcome && (!dataset.by || Number(dataset.by) === strength));
   chosen?.classList.add("earlier");

@@ -10,6 +10,8 @@ class Editor {
     this.send = send;
     this.changed = changed;
     this.form.which.forEach((radio) => (radio.onchange = () => this.choose(radio.value)));
+    for (const option of this.dialog.querySelectorAll(".option")) option.onclick = ({ currentTarget, detail }) => detail && this.take(currentTarget.querySelector("input").value); // an arrow key clicks, too
+    this.dialog.onkeydown = (event) => this.press(event);
     this.area.oninput = () => this.write();
     this.form.onsubmit = (event) => this.submit(event);
     this.dialog.querySelector("[data-do=leave-editor]").onclick = () => this.dialog.close();
@@ -21,6 +23,7 @@ class Editor {
     this.edits = { ...edits };
     this.required = required;
     this.form.reset();
+    for (const each of ["a", "b"]) this.dialog.querySelector(`.option.${each} p`).textContent = pair[each].text;
     if (strength) this.form.by.value = String(strength);
     this.choose(side ?? Object.keys(edits)[0] ?? null);
     this.dialog.showModal();
@@ -35,6 +38,24 @@ class Editor {
     this.area.value = side && !tooLong ? (this.edits[side] ?? this.pair[side].text) : "";
     this.say(tooLong ? t("This response has more than {count} characters and cannot be edited here.", { count: this.area.maxLength }) : "");
     this.compare();
+  }
+
+  // With its key or a click anywhere on it; then the annotator goes on writing.
+  take(side) {
+    if (side !== this.side) this.choose(side);
+    this.area.focus();
+  }
+
+  // The keys that judge a pair choose here.
+  press(event) {
+    if (keys.off || event.repeat || event.ctrlKey || event.metaKey || event.altKey || event.target === this.area) return;
+    const [first, word] = keys.find(event)?.id.split("-") ?? [];
+    const strength = Object.keys(STRENGTHS).find((by) => STRENGTHS[by] === (word ?? first));
+    const side = ["a", "b"].includes(first) ? first : null;
+    if (!strength && !side) return;
+    event.preventDefault();
+    if (strength) this.form.by.value = strength;
+    if (side) this.take(side);
   }
 
   write() {

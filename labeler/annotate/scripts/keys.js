@@ -4,6 +4,7 @@
 // `scale`: the action exists only with this form of judging.
 // `part`: the action exists only if the form has this part.
 // `answers`: the action is about the pair on the screen, so it waits until the pair can be read.
+// `anywhere`: the action needs no pair on the screen.
 // `also`: a second key, which cannot be changed.
 const ACTIONS = [
   { id: "a", label: t("A is better"), key: "1", scale: "two-step", answers: true },
@@ -24,7 +25,7 @@ const ACTIONS = [
   { id: "mark", label: t("Mark a passage of a response"), key: "h", part: "marks" },
   { id: "skip", label: t("Skip a pair that you cannot judge"), key: "s", answers: true },
   { id: "flag", label: t("Flag a pair that should not be here"), key: "f", answers: true },
-  { id: "undo", label: t("Undo the last action"), key: "z" },
+  { id: "undo", label: t("Undo the last action"), key: "z", anywhere: true },
   { id: "details", label: t("Show the details"), key: "d", part: "details" },
   { id: "criteria", label: t("Go to the criteria (arrows and Space choose)"), key: "k", part: "criteria" },
   { id: "safety", label: t("Go to the safety labels (arrows and Space choose)"), key: "y", part: "safety" },
@@ -34,10 +35,10 @@ const ACTIONS = [
   { id: "differences", label: t("Mark the words that only one response has"), key: "w" },
   { id: "jump", label: t("Jump to the responses, and back"), key: "j" },
   { id: "switch", label: t("Switch between A and B on a narrow screen"), key: "x" },
-  { id: "live", label: t("Live conversation, and back to the queue"), key: "l", part: "live" },
-  { id: "judgments", label: t("Show your earlier judgments"), key: "m" },
-  { id: "guidelines", label: t("Show the guidelines"), key: "g" },
-  { id: "help", label: t("Show this list"), key: "?" },
+  { id: "live", label: t("Live conversation, and back to the queue"), key: "l", part: "live", anywhere: true },
+  { id: "judgments", label: t("Show your earlier judgments"), key: "m", anywhere: true },
+  { id: "guidelines", label: t("Show the guidelines"), key: "g", anywhere: true },
+  { id: "help", label: t("Show this list"), key: "?", anywhere: true },
 ];
 const FIXED = [
   { caps: ["Ctrl", "Enter"], label: t("Send the flag, or the judgment with its comment") },

@@ -1,8 +1,10 @@
-// Live conversations: the annotator writes, two replies stream side by side, and the better one goes
+// Live conversations: the annotator writes, two responses stream side by side, and the better one goes
 // on.  A complete turn becomes the pair on the screen, so judging, undo and the outbox are the same.
 
 const LIVE = "/label/api/live";
 const LOADING = 600000; // milliseconds in which a large model may load
+const AGAIN = 10000; // milliseconds until a refused conversation asks again
+const MESSAGE = "live"; // name of the draft
 const LOOK = 100; // milliseconds between two looks at the outbox
 const LOST = t("The connection was lost. Send the message again.");
 const UNREACHABLE = t("Kitestring cannot be reached. This page keeps your labels and tries again.");
@@ -15,9 +17,10 @@ class Live {
   // `changed()` is called when another view must be shown, `offered()` when live conversations are
   // possible, and `ready(pair)` with a complete turn.
   // `unsaved(comparison)` is whether the server does not have its judgment yet, and `left()` is called
-  // when the annotator goes back to the queue.
-  constructor(annotator, { changed, offered, ready, unsaved, left }) {
+  // when the annotator goes back to the queue.  `drafts` keeps a message that is not sent.
+  constructor(annotator, { changed, offered, ready, unsaved, left, drafts }) {
     this.annotator = annotator;
+    this.drafts = drafts;
     this.changed = changed;
     this.offered = offered;
     this.left = left;
@@ -32,6 +35,8 @@ class Live {
     this.turns = 0;
     this.suggestions = [];
     this.reset();
+    this.field.value = drafts.textOf(MESSAGE);
+    this.field.oninput = () => drafts.keepText(MESSAGE, this.field.value);
     this.root.querySelector("form").onsubmit = (event) => {
       event.preventDefault();
       this.send();
@@ -43,7 +48,22 @@ class Live {
       this.show();
     };
     this.button("stop").onclick = () => this.stop();
-    this.load();
+    this.start();
+  }
+
+  // After a reload, a tab that was in the conversation returns to it.
+  async start() {
+    await this.load();
+    if (this.enabled && !this.active && recall(this.place, "sessionStorage") === "live") this.toggle();
+  }
+
+  get place() {
+    return `place.${this.annotator}`;
+  }
+
+  enter() {
+    this.active = true;
+    remember(this.place, "live", "sessionStorage");
   }
 
   button(name) {
@@ -92,14 +112,18 @@ class Live {
   // Enter the conversation, or go back to the queue.
   async toggle() {
     if (this.active) return this.leave();
-    this.active = true;
+    this.enter();
     this.changed();
     this.say(t("Loading …"));
     const { reason, conversation } = await this.load();
     if (!this.active) return;
     if (conversation?.pair) return this.complete(conversation.pair, conversation.turn);
     this.show();
-    if (reason) return this.refuse(reason);
+    if (reason) this.refuse(reason);
+    else this.prepare();
+  }
+
+  async prepare() {
     this.say(t("The models are being loaded …"));
     const { status, data } = await this.ask("POST", `${LIVE}/prepare`, LOADING);
     if (!this.active || this.stopped) return;
@@ -109,6 +133,8 @@ class Live {
 
   leave() {
     this.active = false;
+    clearTimeout(this.later);
+    remember(this.place, "queue", "sessionStorage");
     this.stop();
     this.left();
   }
@@ -120,12 +146,13 @@ class Live {
 
   show() {
     const streams = Boolean(this.stopped);
-    this.root.querySelector(".talk").replaceChildren(
-      ...this.messages.map((message, index) => makeTurn(message, false, index === this.messages.length - 1)),
-    );
-    const next = Math.min(this.turn + 1, this.turns);
-    const values = { turn: streams ? this.turn : next, turns: this.turns };
-    this.root.querySelector(".turns").textContent = t("Turn {turn} of {turns}", values);
+    // While responses stream, the page is that of their pair.
+    const talk = this.root.querySelector(".talk");
+    if (streams) showConversation(talk, this.messages, false);
+    else talk.replaceChildren(...this.messages.map((message, index) => makeTurn(message, false, index === this.messages.length - 1)));
+    if (this.over) showTurn(null);
+    else showTurn({ turn: streams ? this.turn : this.turn + 1, turns: this.turns });
+    this.root.querySelector(".intro").hidden = streams || this.messages.length > 0;
     this.root.querySelector("form label").hidden = streams || Boolean(this.over);
     this.root.querySelector(".streams").hidden = !streams;
     this.button("send").hidden = streams || Boolean(this.over);
@@ -133,8 +160,11 @@ class Live {
     this.button("fresh").hidden = streams || !this.conversation;
     const offers = this.conversation || streams ? [] : this.suggestions;
     this.root.querySelector(".suggested").replaceChildren(...offers.map((text) => this.suggestion(text)));
+    this.button("fresh").classList.toggle("strong", Boolean(this.over));
     if (this.over) this.say(this.over);
-    if (!streams && !this.over) this.field.focus();
+    if (this.over) this.button("fresh").focus();
+    else if (!streams) this.field.focus();
+    if (streams) scrollToResponses(talk.lastElementChild, this.root.querySelector(".streams"));
   }
 
   suggestion(text) {
@@ -143,6 +173,7 @@ class Live {
     button.dir = "auto";
     button.onclick = () => {
       this.field.value = text;
+      this.drafts.keepText(MESSAGE, text);
       this.field.focus();
     };
     return button;
@@ -152,8 +183,17 @@ class Live {
     this.root.querySelector(".heard").textContent = t(sentence); // it may be the server's
   }
 
+  // Asks again: what stands in the way, such as training, ends by itself.
   refuse(sentence) {
+    this.later = setTimeout(() => this.retry(), AGAIN);
     this.say(`${t(sentence)} ${t("Meanwhile, the queue has pairs.")}`);
+  }
+
+  async retry() {
+    const { reason } = await this.load();
+    if (!this.active || this.stopped) return;
+    if (reason) this.refuse(reason);
+    else this.prepare();
   }
 
   stop() {
@@ -165,6 +205,7 @@ class Live {
     if (this.stopped) return;
     if (!text.trim()) return this.say(t("Write a message first."));
     const before = { conversation: this.conversation, messages: this.messages, turn: this.turn };
+    clearTimeout(this.later);
     this.stopped = new AbortController();
     this.messages = [...this.messages, { role: "user", text, html: make("p", "", text).outerHTML }];
     this.turn += 1;
@@ -218,6 +259,8 @@ class Live {
         if (event.event === "pair") {
           this.stopped = null;
           this.field.value = "";
+          this.drafts.keepText(MESSAGE, "");
+          if (this.turn === 1) this.load(); // other suggestions for the next conversation
           this.complete(event.pair, this.turn);
           return null;
         }
@@ -231,24 +274,25 @@ class Live {
       Object.assign(this, { conversation, turn, messages, begun: false });
       return this.show();
     }
-    const card = this.root.querySelector(`.streams .${side} .text`);
-    if (event === "text") card.append(text);
-    if (event === "again") card.replaceChildren();
-    card.classList.toggle("ended", event === "end");
+    const reply = this.root.querySelector(`.streams .${side} p`);
+    if (event === "text") reply.append(text);
+    if (event === "again") reply.replaceChildren();
+    reply.classList.toggle("ended", event === "end");
   }
 
-  // Two cards like those of a pair.  They exist only while replies stream.
+  // Two cards like those of a pair.  They exist only while responses stream.
   streams() {
     const cards = ["a", "b"].map((side) => {
-      const name = side.toUpperCase();
+      const name = side === "a" ? t("Response A") : t("Response B");
       const card = make("section", `response ${side}`);
-      card.setAttribute("aria-label", t("Reply {side}", { side: name }));
+      card.setAttribute("aria-label", name);
       const title = make("h2");
-      const badge = make("span", "badge", name);
+      const badge = make("span", "badge", side.toUpperCase());
       badge.setAttribute("aria-hidden", "true");
-      title.append(badge, ` ${t("Reply {side}", { side: name })}`);
-      const text = make("div", "text plain");
+      title.append(badge, ` ${name}`);
+      const text = make("div", "text");
       text.dir = "auto";
+      text.append(make("p"));
       card.append(title, text);
       return card;
     });
@@ -256,9 +300,11 @@ class Live {
   }
 
   complete(pair, turn) {
+    clearTimeout(this.later);
     this.waitsFor = pair.id;
     this.turn = turn;
     pair.live = { turn, turns: this.turns, conversation: this.conversation };
+    expanded.set(pair.prompt, expanded.get(this.messages)); // as it was while they streamed
     this.ready(pair);
   }
 
@@ -273,4 +319,9 @@ class Live {
     else this.over = pair.live.turn >= this.turns ? LAST_TURN : "";
     this.say(outcome === "tie" && !this.over ? t("After a tie, the conversation goes on with A.") : "");
   }
+}
+
+// In the head above the conversation and above the pair of a turn.  `turn` is null once it is over.
+function showTurn(turn) {
+  $(".live-head .turns").textContent = turn ? t("Turn {turn} of {turns}", turn) : "";
 }

@@ -1,16 +1,16 @@
 // Preferences of this browser, then the first requests.
 
-function remember(name, value) {
+function remember(name, value, storage = "localStorage") {
   try {
-    localStorage.setItem(`kitestring.${name}`, value);
+    window[storage].setItem(`kitestring.${name}`, value);
   } catch {
     // Private mode: the choice lasts as long as the page.
   }
 }
 
-function recall(name) {
+function recall(name, storage = "localStorage") {
   try {
-    return localStorage.getItem(`kitestring.${name}`);
+    return window[storage].getItem(`kitestring.${name}`);
   } catch {
     return null;
   }

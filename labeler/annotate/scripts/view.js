@@ -48,7 +48,7 @@ function fillText(node, shown, plain) {
 
 function showPair(pair, { plain, differences }) {
   $(".pair").hidden = false; // heights are measured
-  showConversation(pair, plain);
+  showConversation($(".prompt"), pair.prompt, plain);
   const [a, b] = [$(".response.a .text"), $(".response.b .text")];
   fillText(a, pair.a, plain);
   fillText(b, pair.b, plain);
@@ -77,6 +77,10 @@ function judgmentInWords({ outcome, strength }) {
   return PREFERENCES[strength][outcome];
 }
 
+function editedInWords(judgment, edited) {
+  return edited ? t("{judgment}, edited", { judgment }) : judgment;
+}
+
 // Short enough for a phone's row of buttons, such as "A, clearly".
 function judgmentInShort({ outcome, strength }) {
   const name = outcome.length === 1 ? outcome.toUpperCase() : OUTCOMES[outcome];
@@ -102,12 +106,15 @@ function showIdle(reason, today, withOthers = 0) {
   $(".empty p").textContent = sentence + (known ? heldByOthers(withOthers) : "") + thanks;
 }
 
-// `state` is loading, judging, idle or live; returns whether it was another one before.
-function showState(state) {
+// `state` is loading, judging, idle or live, and `turn` whether a live turn is judged; returns whether
+// the state was another one before.
+function showState(state, turn = false) {
   const changed = $(".desk").dataset.state !== state;
   $(".desk").dataset.state = state;
   $(".pair").hidden = state !== "judging";
   $(".live").hidden = state !== "live";
+  $(".live-head").hidden = state !== "live" && !turn;
+  $(".pair > h1").hidden = turn; // the page has one heading of the first level
   $(".empty").hidden = state === "judging" || state === "live";
   return changed;
 }

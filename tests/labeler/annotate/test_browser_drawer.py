@@ -74,10 +74,11 @@ def test_the_list_has_ones_own_judgments_in_words_the_newest_first(judged):
     expect(page.locator(".drawer [role=status]")).to_have_text(
         "No judged pair contains “nobody wrote this”."
     )
-    page.keyboard.press("Escape")  # clears the search
-    expect(rows).to_have_count(3)
     page.keyboard.press("Escape")
     expect(page.locator(".drawer")).to_be_hidden()
+    expect(open_drawer(page)).to_have_count(3)  # the search is over
+    expect(page.locator(".drawer input")).to_have_value("")
+    page.keyboard.press("Escape")
     page.wait_for_timeout(300)
     assert page.locator(".desk[data-state=judging]").count() == 1
 
@@ -110,6 +111,46 @@ def test_a_revision_is_a_new_record_and_the_page_returns_to_its_pair(judged, wor
     assert (rows[3]["strength"], rows[3]["comment"]) == (1, "well put")
     assert [row["id"] for row in current(db, who)] == [rows[i]["id"] for i in (3, 1, 2)]
     expect(page.locator("[data-count=done]")).to_have_text("3")  # changed, not one more
+
+
+def test_the_key_of_the_earlier_strength_keeps_it(judged):
+    page, seen = judged
+    reopen(page, seen[0])
+    page.keyboard.press("i")  # clearly, as before
+    page.keyboard.press("2")
+    expect(page.locator(".trace")).to_have_text("B, clearly (changed)")
+    reopen(page, seen[0])
+    page.keyboard.press("i")
+    page.keyboard.press("i")  # no strength after all
+    page.keyboard.press("1")
+    expect(page.locator(".trace")).to_have_text("A (changed)")
+
+
+def test_a_reload_goes_on_with_the_revision_and_its_draft(judged, world, who):
+    page, seen = judged
+    now = shown(page)
+    reopen(page, seen[1])
+    page.keyboard.press("c")
+    page.keyboard.type("not equal at all")
+    page.reload()
+    wait_for_shown(page, seen[1])
+    expect(page.locator(".revising")).to_contain_text("Tie.")
+    expect(page.locator(".comment textarea")).to_have_value("not equal at all")
+    page.keyboard.press("1")
+    wait_for_shown(page, now)
+    status(page, "saved")
+    assert judgments_of(world[0], who)[-1]["comment"] == "not equal at all"
+    page.reload()
+    wait_for_shown(page, now)
+    expect(page.locator(".revising")).to_be_hidden()
+    reopen(page, seen[2])
+    page.keyboard.press("c")
+    page.keyboard.type("never mind")
+    page.keyboard.press("Escape")
+    page.keyboard.press("Escape")  # keeps the judgment
+    wait_for_shown(page, now)
+    reopen(page, seen[2])
+    expect(page.locator(".comment textarea")).to_have_value("")
 
 
 def test_an_earlier_list_is_not_offered_while_the_list_loads(judged):

@@ -53,6 +53,30 @@ def test_the_better_response_is_edited_and_stored_with_its_judgment(browser, wor
         expect(area).to_have_value(f"{before[2]} and more")
 
 
+def test_the_editor_shows_both_responses_and_takes_the_keys_of_a_judgment(
+    browser, world, server, who
+):
+    with desk_page(browser, world, server, who) as page:
+        before = shown(page)
+        editor = page.locator(".editor")
+        page.keyboard.press("e")
+        assert tuple(editor.locator(".option p").all_inner_texts()) == before[1:]
+        page.keyboard.press("o")
+        page.keyboard.press("2")
+        expect(editor.locator("textarea")).to_be_focused()
+        page.keyboard.type("1")  # no longer a key
+        expect(editor.get_by_role("radio", name="B", exact=True)).to_be_checked()
+        page.keyboard.press("Shift+Tab")  # from the text to a choice
+        page.keyboard.press("Control+Enter")
+        wait_for_other(page, before)
+        expect(page.locator(".trace")).to_have_text("B, much, edited")
+        page.keyboard.press("m")
+        expect(page.locator(".drawer .given").first).to_contain_text("B is much better, edited")
+        page.locator(".drawer .given").first.click()
+        wait_for_shown(page, before)
+        expect(page.locator(".revising")).to_contain_text("B is much better, edited.")
+
+
 def test_an_unsent_edit_survives_a_reload_and_a_choice_sends_none(browser, world, server, who):
     with desk_page(browser, world, server, who) as page:
         before = shown(page)

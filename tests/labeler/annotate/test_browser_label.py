@@ -95,7 +95,25 @@ def test_a_choice_leaves_a_trace_and_is_announced(browser, world, server, who):
         page.keyboard.press("z")
         page.keyboard.press("z")
         wait_for_shown(page, before)
-        expect(trace).to_be_empty()
+        expect(trace).to_have_text("Undone: A, clearly")
+
+
+def test_the_reason_of_a_flag_survives_escape_and_reload(browser, world, server, who):
+    with desk_page(browser, world, server, who) as page:
+        before = shown(page)
+        reason = page.locator(".flagging textarea")
+        page.keyboard.press("f")
+        page.keyboard.type("cut o")
+        page.keyboard.press("Escape")
+        expect(page.locator(".flagging")).to_be_hidden()
+        page.reload()
+        wait_for_shown(page, before)
+        page.keyboard.press("f")
+        expect(reason).to_have_value("cut o")
+        page.keyboard.press("Control+Enter")
+        wait_for_other(page, before)
+        page.keyboard.press("f")
+        expect(reason).to_have_value("")
 
 
 def test_saved_is_said_only_after_the_commit(browser, world, server, who, monkeypatch):

@@ -57,12 +57,12 @@ def say(page, text):
 def test_a_conversation_by_keyboard_alone(page, script):
     script.texts = ["Eight minutes.", "Ask a cook.", "Yes.", "No."]
     enter(page)
-    expect(page.locator(".live .turns")).to_have_text("Turn 1 of 3")
+    expect(page.locator(".live-head .turns")).to_have_text("Turn 1 of 3")
     say(page, "How long?")
     _, a, b = shown(page)
     assert {a, b} == {"Eight minutes.", "Ask a cook."}
     page.keyboard.press("2")
-    expect(page.locator(".live .turns")).to_have_text("Turn 2 of 3")
+    expect(page.locator(".live-head .turns")).to_have_text("Turn 2 of 3")
     talk = page.locator(".live .talk .turn")
     expect(talk).to_have_count(2)
     expect(talk.last).to_contain_text(b)
@@ -71,7 +71,7 @@ def test_a_conversation_by_keyboard_alone(page, script):
     assert shown(page)[0] == "And then?"
     assert [r.messages[-2].content for r in script.asked[-2:]] == [b + " "] * 2
     page.keyboard.press("1")
-    expect(page.locator(".live .turns")).to_have_text("Turn 3 of 3")
+    expect(page.locator(".live-head .turns")).to_have_text("Turn 3 of 3")
     page.keyboard.press("Escape")
     page.keyboard.press("l")
     wait_for_pair(page)
@@ -85,12 +85,16 @@ def test_replies_stream_and_keys_answer_no_hidden_pair(studio, page, script):
     enter(page)
     page.keyboard.type("How long?")
     page.keyboard.press("Control+Enter")
-    streams = page.locator(".live .streams .text")
+    streams = page.locator(".live .streams .text p")
     expect(streams.first).to_have_text(re.compile("One|Two"))
     expect(streams.last).to_have_text(re.compile("One|Two"))
-    for key in "129sef":  # the queue's pair is not on the screen
+    problems = []
+    page.on("pageerror", lambda problem: problems.append(problem))
+    for key in "129sefhdw":  # the queue's pair is not on the screen
         page.keyboard.press(key)
+    assert problems == []
     expect(page.locator("dialog[open]")).to_have_count(0)
+    expect(page.locator("[data-do=differences]")).to_have_attribute("aria-pressed", "false")
     script.pause.set()
     wait_for_pair(page)
     assert {*shown(page)[1:]} == {"One more.", "Two more."}
@@ -130,7 +134,7 @@ def test_undo_brings_the_turn_back(page, script):
     expect(page.locator(".live textarea")).to_be_hidden()
     page.get_by_role("button", name="New conversation").click()
     expect(page.locator(".live textarea")).to_be_focused()
-    expect(page.locator(".live .turns")).to_have_text("Turn 1 of 3")
+    expect(page.locator(".live-head .turns")).to_have_text("Turn 1 of 3")
 
 
 def test_the_key_leads_back_to_the_queue_and_to_the_turn_again(page, script):
@@ -151,15 +155,15 @@ def test_a_new_conversation_stays_new(page, script):
     enter(page)
     say(page, "How long?")
     page.keyboard.press("1")
-    expect(page.locator(".live .turns")).to_have_text("Turn 2 of 3")
+    expect(page.locator(".live-head .turns")).to_have_text("Turn 2 of 3")
     page.get_by_role("button", name="New conversation").click()
-    expect(page.locator(".live .turns")).to_have_text("Turn 1 of 3")
+    expect(page.locator(".live-head .turns")).to_have_text("Turn 1 of 3")
     page.keyboard.press("Escape")
     page.keyboard.press("l")
     wait_for_pair(page)
     page.keyboard.press("l")
     expect(page.locator(".live .heard")).to_have_text("")
-    expect(page.locator(".live .turns")).to_have_text("Turn 1 of 3")
+    expect(page.locator(".live-head .turns")).to_have_text("Turn 1 of 3")
     expect(page.locator(".live .talk .turn")).to_have_count(0)
 
 
@@ -177,23 +181,87 @@ def test_a_reload_continues_the_conversation(page, script):
     say(page, "How long?")
     before = shown(page)
     page.reload()
-    wait_for_pair(page)
-    assert shown(page) != before  # the queue's pair
-    expect(page.locator("nav [data-do=live]")).to_be_visible()
-    page.keyboard.press("l")
     expect(page.locator(".turn.last .text").first).to_have_text("How long?")
     wait_for_pair(page)
     assert shown(page) == before
+    page.keyboard.press("1")
+    expect(page.locator(".live textarea")).to_be_focused()
+    page.keyboard.type("And th")
+    page.reload()
+    expect(page.locator(".live textarea")).to_have_value("And th")
+    expect(page.locator(".live-head .turns")).to_have_text("Turn 2 of 3")
+    page.keyboard.press("Escape")
+    page.keyboard.press("l")
+    wait_for_pair(page)
+    page.reload()  # from the queue, to the queue
+    wait_for_pair(page)
+    assert shown(page)[0].startswith("Question number")
+
+
+def test_the_replies_stay_in_place_and_in_the_window(page, script):
+    page.set_viewport_size({"width": 1280, "height": 640})
+    script.texts = ["One.", "Two."] * 3
+    enter(page)
+    for message in ("How long?", "A longer question. " * 20):
+        say(page, message.strip())
+        page.keyboard.press("1")
+        expect(page.locator(".live textarea")).to_be_focused()
+    script.pause = asyncio.Event()
+    page.keyboard.type("And then?")
+    page.keyboard.press("Control+Enter")
+    streams = page.locator(".live .streams .response.a")
+    expect(streams).to_contain_text(re.compile("One|Two"))
+    before = streams.bounding_box()
+    script.pause.set()
+    wait_for_pair(page)
+    after = page.locator(".pair .response.a").bounding_box()
+    bar = page.locator(".verdict").bounding_box()
+    assert before["x"] == after["x"]
+    assert 0 < after["y"] <= before["y"]
+    assert after["y"] + after["height"] <= bar["y"] + 1
+    expect(page.locator(".live-head .turns")).to_have_text("Turn 3 of 3")
+
+
+def test_the_end_offers_a_new_conversation_to_the_keyboard(page, script):
+    script.texts = ["One.", "Two."]
+    enter(page)
+    say(page, "How long?")
+    page.keyboard.press("9")
+    again = page.get_by_role("button", name="New conversation")
+    expect(again).to_be_focused()
+    expect(page.locator(".live-head .turns")).to_have_text("")
+    page.keyboard.press("Enter")
+    expect(page.locator(".live textarea")).to_be_focused()
+
+
+def test_a_live_turn_does_not_count_in_the_round(page, script):
+    script.texts = ["One.", "Two."]
+    enter(page)
+    say(page, "How long?")
+    page.keyboard.press("1")
+    expect(page.locator(".status")).to_have_text("Saved")
+    expect(page.locator("[data-count=done]")).to_have_text("0")
+    expect(page.locator(".ring")).to_have_attribute("title", re.compile("^1 today, 1 in total"))
 
 
 def test_training_offers_the_queue(page, script):
     script.stage = "PPO"
     page.keyboard.press("l")
     said = page.locator(".live .heard")
-    expect(said).to_have_text(re.compile("The PPO stage uses the device.*the queue has pairs"))
+    expect(said).to_have_text(re.compile("The model is being trained.*the queue has pairs"))
     page.get_by_role("button", name="Back to the queue").click()
     wait_for_pair(page)
     assert shown(page)[0].startswith("Question number")
+
+
+def test_the_page_notices_that_training_has_ended(page, script):
+    script.stage = "PPO"
+    page.clock.install()
+    page.keyboard.press("l")
+    expect(page.locator(".live .heard")).to_contain_text("The model is being trained.")
+    script.stage = None
+    page.clock.run_for(11_000)
+    expect(page.locator(".live .heard")).to_have_text("")
 
 
 def test_a_suggestion_becomes_the_message(page):

@@ -101,3 +101,10 @@ def test_a_wide_window_shows_both(page):
     expect(page.get_by_role("tablist")).to_have_count(0)
     page.set_viewport_size({"width": 390, "height": 844})
     expect(page.locator(".response:visible")).to_have_count(1)
+
+
+def test_the_choices_are_in_the_same_place_below_long_and_short_pairs(page):
+    place = page.locator(".choice.a").bounding_box()
+    press(page, "s")
+    expect(page.locator(".response:visible")).to_have_count(2)  # the short pair
+    assert page.locator(".choice.a").bounding_box() == place

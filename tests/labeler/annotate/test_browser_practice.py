@@ -37,7 +37,7 @@ def test_each_practice_pair_is_explained_after_the_choice(browser, tmp_path):
             who = add_person(db, "Ann")
             with desk_page(browser, (db, app), server, who, locale="de") as page:
                 german = catalog("de")
-                for _ in ROWS:
+                for left in (1, 0):
                     expect(page.locator(".notice")).to_have_text(german[PRACTICE])
                     right = page.locator(".response", has_text="right").first
                     side = "a" if "a" in right.get_attribute("class").split() else "b"
@@ -49,6 +49,21 @@ def test_each_practice_pair_is_explained_after_the_choice(browser, tmp_path):
                     )
                     expect(dialog.locator("h2")).to_have_text(expected)
                     expect(dialog.locator("strong").first).to_have_text("Right")
+                    # The next pair is on the screen: the dialog shows the one that was judged.
+                    texts = dialog.locator(".card .text").all_inner_texts()
+                    other = "ab"[side == "a"]
+                    assert [text.strip() for text in texts] == ["right", "wrong"][
+                        :: 1 if side == "a" else -1
+                    ]
+                    expect(dialog.locator(f".card.{side} .mark")).to_have_text(german["Expected"])
+                    expect(dialog.locator(f".card.{other} .mark")).to_have_text(
+                        german["Your choice"]
+                    )
+                    more = german["{count} more practice pairs."]["one"].format(count=1)
+                    last = german[
+                        "This was the last practice pair. Your judgments count from now on."
+                    ]
+                    expect(dialog.locator(".left")).to_have_text(more if left else last)
                     assert violations(page) == []
                     page.keyboard.press("Enter")
                     expect(dialog).to_be_hidden()

@@ -13,6 +13,7 @@ import httpx
 import pytest
 from starlette.testclient import TestClient
 
+from labeler.annotate.live import TRAINING
 from pipeline.config.sections import Config
 from pipeline.loop import generation as of_loop
 from pipeline.serving.client import Generation
@@ -226,11 +227,11 @@ def test_a_reply_that_fails_ends_the_other_and_stores_nothing(
 
 def test_training_refuses_turns_and_the_page_learns_why(http: TestClient, script: Scripted) -> None:
     script.stage = "PPO"
-    assert http.get("/label/api/live").json()["reason"] == "The PPO stage uses the device."
+    assert http.get("/label/api/live").json()["reason"] == TRAINING
     for path, body in (("turns", {"text": "Hi"}), ("prepare", None)):
         refused = http.post(f"/label/api/live/{path}", json=body)
         assert refused.status_code == 409
-        assert refused.json()["error"] == "The PPO stage uses the device."
+        assert refused.json()["error"] == TRAINING
     assert script.asked == []
 
 
