@@ -50,9 +50,9 @@ _PASSWORD = """{problem}
 <form method="post" action="/sign-in">
 <input type="hidden" name="next" value="{next}">
 <label for="name">[[Name]]</label>
-<input id="name" name="name" value="{name}" autocomplete="username" required autofocus>
+<input id="name" name="name" value="{name}" autocomplete="username" required{at_name}>
 <label for="password">[[Password]]</label>
-<input id="password" name="password" type="password" autocomplete="current-password" required>
+<input id="password" name="password" type="password" autocomplete="current-password" required{at_password}>
 <button>[[Sign in]]</button>
 </form>
 <p class="hint">{hint}</p>"""
@@ -86,7 +86,7 @@ _MISSING = """<p>[[This page does not exist. The link may be incomplete or misty
 <a class="button" href="/">[[Go to the start page]]</a>"""
 _REFUSED = """<p>{reason}</p>
 <a class="button" href="/label/">[[Go to labeling]]</a>
-<form method="post" action="/sign-out"><button>[[Sign in with another account]]</button></form>"""
+<form method="post" action="/sign-out"><button class="quiet">[[Sign in with another account]]</button></form>"""
 
 _LOCAL_HINT = "[[On the server, {command} prints a sign-in link.]]"
 _COMMAND = Markup("<code>python launch.py link</code>")
@@ -168,6 +168,9 @@ def sign_in_page(
         problem=_PROBLEM.format(problem) if problem else "",
         next=landing,
         name=name,
+        # Who mistyped a password types it again.
+        at_name=Markup("" if name else " autofocus"),
+        at_password=Markup(" autofocus" if name else ""),
         hint=fill(hint, language, command=_COMMAND),
     )
     return _page("Sign in", body, language, address=f"/sign-in?{urlencode({'next': landing})}")

@@ -75,7 +75,7 @@ def simulate(
     A phase fails after `timeout` seconds without progress; `poll` is the pause in seconds between
     two requests for its state.
 
-    Raises ``ValueError`` in a workspace with judgments by people, and if `live` needs live
+    Raises ``ValueError`` in a workspace with judgments by people or without prompts, and if `live` needs live
     conversations that are off; `SimulationFailed` if a stage fails or the pairs run out.
     """
     if iterations < 1 or labels < 1:
@@ -86,7 +86,14 @@ def simulate(
         raise ValueError(
             "shuffled labels carry no information, but edits do; leave out one of them"
         )
-    refuse_people(admin("status", {})["judgments_by_kind"])
+    status = admin("status", {})
+    refuse_people(status["judgments_by_kind"])
+    if not status["iteration"] and not status["prompts"].get("train"):
+        # The loop would wait for them.
+        raise ValueError(
+            "this workspace has no prompts with the role train; "
+            "import some with `python launch.py import --prompts FILE`"
+        )
     driver = _Driver(
         base_url=base_url,
         admin=admin,

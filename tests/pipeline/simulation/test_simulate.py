@@ -12,6 +12,7 @@ from pipeline.simulation.clients import LabelClient, LeasedPair, ServerRefused, 
 from pipeline.simulation.driver import SimulationFailed, simulate
 from pipeline.simulation.report import PairJudge, compare, gate_figures
 from storage.analysis.checks import check_results, in_all
+from storage.commands import Commands
 from storage.importing.imports import import_gold
 from storage.labeling import judgments, queue
 from storage.records import (
@@ -20,6 +21,7 @@ from storage.records import (
     Message,
     new_id,
 )
+from storage.status import status
 from storage.tables import annotators
 from storage.tables.settings import CheckPlan, set_check_plan
 from tests.helpers.scripted_studio import (
@@ -115,6 +117,13 @@ def test_a_workspace_with_peoples_judgments_is_refused(db):
     with pytest.raises(ValueError, match="person: 1"):
         simulate("http://127.0.0.1:9", studio.admin, gold=kindness)
     assert [a.name for a in annotators.listing(db)] == ["Ada"]  # nothing was begun
+
+
+def test_a_workspace_without_prompts_is_refused_at_once(db):
+    studio = Commands(db)
+    studio.register("status", lambda: status(db))
+    with pytest.raises(ValueError, match="no prompts with the role train"):
+        simulate("http://127.0.0.1:9", studio.call, gold=kindness)
 
 
 def test_a_failed_stage_ends_the_simulation_with_its_reason(db):
