@@ -80,6 +80,10 @@ def test_account_pages_are_in_the_language_of_the_browser_or_the_chosen_one(worl
     form = {"name": "nobody", "password": "wrong password"}
     refused = client.post("/sign-in", data=form, headers={"origin": "http://testserver"})
     assert catalog("ar")["The name or the password is wrong."] in refused.text
+    # Who mistyped the password types it again; before that, the name comes first.
+    assert re.search('id="name"[^>]* autofocus', french)
+    assert re.search('id="password"[^>]* autofocus', refused.text)
+    assert refused.text.count("autofocus") == 1
     assert catalog("ar")["Page not found"] in client.get("/nothing-here").text
     assert "[[" not in french + arabic + refused.text
     unknown = client.get('/sign-in?language="><b>')
