@@ -14,8 +14,12 @@ function addCodeBars(root) {
     const pre = code.parentElement;
     const bar = make("div", "code-bar");
     bar.dir = "ltr";
-    bar.append(make("span", "", pre.dataset.language), codeButton("wrap", t("Wrap")), codeButton("copy", t("Copy")));
+    const name = make("span", "", pre.dataset.language);
+    name.setAttribute("aria-hidden", "true"); // it is the name of the block
+    bar.append(name, codeButton("wrap", t("Wrap")), codeButton("copy", t("Copy")));
     const block = make("div", "code");
+    block.setAttribute("role", "group");
+    block.setAttribute("aria-label", pre.dataset.language || t("Code"));
     pre.replaceWith(block);
     block.append(bar, pre);
   }

@@ -49,8 +49,10 @@ class Sides {
   }
 
   toggle() {
-    if (this.tabbed) this.choose(this.other);
-    else $(`.response.${this.other}`).scrollIntoView({ block: "nearest" });
+    if (this.tabbed) {
+      this.choose(this.other);
+      announce(this.side === "a" ? t("Response A") : t("Response B"));
+    } else $(`.response.${this.other}`).scrollIntoView({ block: "nearest" });
   }
 
   choose(side, focus = false) {

@@ -40,18 +40,33 @@ function make(tag, className, text) {
   return node;
 }
 
-function fillText(node, shown, plain) {
+// `level` is that of the heading above the text; without it, the text is not in the page's outline.
+function fillText(node, shown, plain, level) {
   if (!shown.text.trim()) node.replaceChildren(make("p", "nothing", t("(empty response)")));
   else if (plain) node.replaceChildren(make("pre", "plain", shown.text));
   else node.innerHTML = shown.html;
+  if (level) outline(node, level);
+}
+
+// The headings of a text are part of what is judged.  In the page's outline they are below the heading
+// above the text, without gaps.
+function outline(node, level) {
+  const ranks = []; // of the headings that the next one may be below
+  for (const heading of node.querySelectorAll(".heading")) {
+    const rank = Number(heading.className.match(/h([1-6])/)[1]);
+    while (ranks.at(-1) >= rank) ranks.pop();
+    ranks.push(rank);
+    heading.setAttribute("role", "heading");
+    heading.setAttribute("aria-level", String(Math.min(6, level + ranks.length)));
+  }
 }
 
 function showPair(pair, { plain, differences }) {
   $(".pair").hidden = false; // heights are measured
   showConversation($(".prompt"), pair.prompt, plain);
   const [a, b] = [$(".response.a .text"), $(".response.b .text")];
-  fillText(a, pair.a, plain);
-  fillText(b, pair.b, plain);
+  fillText(a, pair.a, plain, 2);
+  fillText(b, pair.b, plain, 2);
   const notices = pair.notice.split("\n").map((line) => t(line));
   if (!typesetAll(a, b)) notices.push(MATH_NOTICE);
   const notice = [...new Set(notices)].join(" ").trim();
@@ -173,6 +188,7 @@ function setStatus(kind, sentence, link) {
   const text = node.querySelector("span");
   if (node.dataset.status === kind && text.textContent === sentence) return;
   node.dataset.status = kind;
+  node.setAttribute("aria-live", kind === "saving" ? "off" : "polite"); // "Saved" follows
   node.title = sentence;
   if (!link) text.textContent = sentence;
   else {
@@ -242,12 +258,16 @@ function showTray(outbox) {
     row.append(what, make("span", "", t(act.refused)), make("q", "", act.note.prompt), ...buttons);
     return row;
   });
+  const focused = tray.contains(document.activeElement);
   tray.replaceChildren(...rows);
+  if (focused) (tray.querySelector("button") ?? $(".responses")).focus({ preventScroll: true });
 }
 
-const announce = (sentence) => {
-  $(".announcer").textContent = sentence;
-};
+// A text that does not change is not announced: a repeated sentence ends with a space that breaks no line.
+function announce(sentence) {
+  const node = $(".announcer");
+  node.textContent = node.textContent === sentence ? `${sentence}\u00a0` : sentence;
+}
 
 function snippet(pair) {
   const text = pair.prompt[pair.prompt.length - 1].text.replace(/\s+/g, " ");
