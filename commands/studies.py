@@ -17,12 +17,13 @@ from pipeline.loop.settings_view import as_lines, form
 from pipeline.ppo.settings import assignments
 from pipeline.promotion import gate
 from pipeline.promotion import power as planning
+from pipeline.promotion.model_board import format_board
 from pipeline.runs.repeat import nats, stoppable
 from pipeline.simulation.judge import TIMEOUT, judge_all, load_judge
 from pipeline.simulation.preference import load_gold, score
 from pipeline.studies import compare, compare_report, sweep
 from storage.analysis.intervals import NORMAL
-from storage.gate_report import GateReport, Standing
+from storage.gate_report import GateReport, ModelBoard, Standing
 from storage.reports import SettingView, from_json
 
 MAX_BETA = 1e6
@@ -190,6 +191,27 @@ def gate_command(
             found = target.call("gate")
             text = gate.format_gate(from_json(GateReport, found))
     typer.echo(json.dumps(found) if as_json else text)
+
+
+@app.command("leaderboard")
+def leaderboard_command(
+    workspace: Workspace = DEFAULT,
+    category: Annotated[
+        str | None, typer.Option(help="Only judgments on prompts of this category.")
+    ] = None,
+    anchor: Annotated[
+        str | None,
+        typer.Option(
+            help="The model with the rating 0. Default: SFT, otherwise the model with the most "
+            "judgments."
+        ),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Rank all models in the judgments, including those of imported judgments."""
+    with connect(workspace) as target:
+        found = target.call("leaderboard", anchor=anchor, category=category)
+    typer.echo(json.dumps(found) if as_json else format_board(from_json(ModelBoard, found)))
 
 
 @app.command("settings")

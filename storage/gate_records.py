@@ -90,6 +90,17 @@ class Candidate:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ModelJudgment:
+    """A person's judgment of two models' responses: 1 if `first` won, ½ for a tie or *both bad*."""
+
+    first: str
+    second: str
+    outcome: float
+    prompt: str
+    category: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class Evidence:
     """All inputs of the gate's decision.
 

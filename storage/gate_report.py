@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -126,3 +126,49 @@ class GateReport:
                 return found
         known = ", ".join(each.policy for each in self.policies) or "none yet"
         raise ValueError(f"there is no trained policy {policy}; there are: {known}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelRank:
+    """A model's place, from `judgments` against any other model, of which it won the share `won`.
+
+    `rating` is in logits, 0 for the anchor, with the standard error `error`.  `win_rate` is
+    σ(rating), the chance against the anchor, with its 95% interval.  These are None when no chain
+    of judgments connects the model to the anchor.
+    """
+
+    model: str
+    judgments: int
+    won: float
+    rating: float | None = None
+    error: float | None = None
+    win_rate: float | None = None
+    low: float | None = None
+    high: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Meeting:
+    """The judgments between two models; ties are half a win each."""
+
+    model: str
+    opponent: str
+    judgments: int
+    wins: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelBoard:
+    """The models in the judgments, best first.
+
+    `anchor` is None without judgments.  `meetings` has each pair of models in both orders.
+    `categories` counts the judgments of each category of prompts, also of those not shown.
+    """
+
+    anchor: str | None
+    category: str | None
+    judgments: int
+    prompts: int
+    ranks: Sequence[ModelRank]
+    meetings: Sequence[Meeting]
+    categories: Mapping[str, int]

@@ -22,15 +22,17 @@ from pipeline.loop.stage_inputs import Preparation, require_reference
 from pipeline.models.hub import base_model_path
 from pipeline.ppo.metrics import METRICS as PPO_METRICS
 from pipeline.promotion import gate
+from pipeline.promotion.model_board import model_board
 from pipeline.reward.report.report import RewardReports
 from pipeline.runs.jobs import Jobs
 from storage import worker_files
 from storage.engine.database import Database
-from storage.gate_report import GateReport, Standing
+from storage.gate_report import GateReport, ModelBoard, Standing
 from storage.labeling import follow_ups
 from storage.records import Iteration, ModelVersion, Phase, Run, Stage, now
 from storage.reports import Blocked, LoopState, SettingView, Stopped
 from storage.tables import iterations, models, policy_judgments, prompts, runs, settings
+from storage.tables.model_judgments import judged
 
 STAGE_OF: dict[Phase, Stage] = {
     "sampling": "sampling",
@@ -186,6 +188,19 @@ class Loop:
     def gate(self) -> GateReport:
         """Every policy's verdict with its evidence, and the leaderboard."""
         return gate.report(policy_judgments.evidence(self._db), self._current_config())
+
+    def model_board(self, anchor: str | None = None, category: str | None = None) -> ModelBoard:
+        """The leaderboard of all models in the judgments, imported ones included.
+
+        ValueError for a model or a category without judgments.
+        """
+        references = models.listing(self._db, role="sft")
+        return model_board(
+            judged(self._db),
+            reference=references[-1].id if references else None,
+            anchor=anchor,
+            category=category,
+        )
 
     def override_gate(
         self, ruling: str, reason: str, *, policy: str | None = None, researcher: str = ""

@@ -11,6 +11,7 @@ from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from scipy.sparse import csr_array
 from scipy.special import expit
 
 from pipeline.statistics.winrate import cluster_numbers
@@ -52,11 +53,11 @@ def leaderboard(matches: Sequence[Match], policies: Iterable[str], *, anchor: st
     """
     listed = list(dict.fromkeys([anchor, *policies]))
     judgments = Counter(name for match in matches for name in (match.first, match.second))
-    linked = _linked(matches, anchor)
-    counted = [match for match in matches if match.first in linked]
-    if unlisted := linked - set(listed):
+    connected = linked(matches, anchor)
+    counted = [match for match in matches if match.first in connected]
+    if unlisted := connected - set(listed):
         raise ValueError(f"judgments name {', '.join(sorted(unlisted))}, which is not listed")
-    items = [name for name in listed if name in linked]
+    items = [name for name in listed if name in connected]
     ratings, errors = np.zeros(1), np.zeros(1)
     if counted:
         table = _Table.of(counted, items)
@@ -73,7 +74,7 @@ def leaderboard(matches: Sequence[Match], policies: Iterable[str], *, anchor: st
         )  # fmt: skip
         ranked.append(rank)
     ranked.sort(key=lambda rank: -(rank.rating or 0.0))
-    unranked = (name for name in listed if name not in linked)
+    unranked = (name for name in listed if name not in connected)
     return ranked + [Rank(policy=name, judgments=judgments[name]) for name in unranked]
 
 
@@ -81,7 +82,8 @@ def leaderboard(matches: Sequence[Match], policies: Iterable[str], *, anchor: st
 class _Table:
     """N judgments of K items as arrays: signs (N, K), outcomes, weights and clusters (N,)."""
 
-    signs: np.ndarray
+    items: int
+    signs: csr_array
     outcomes: np.ndarray
     weights: np.ndarray
     clusters: np.ndarray
@@ -92,11 +94,12 @@ class _Table:
         judged = [(place[m.first], place[m.second]) for m in matches]
         prior = sorted({(min(pair), max(pair)) for pair in judged})
         prompts = [*(("judged", m.prompt) for m in matches), *(("prior", pair) for pair in prior)]
-        signs = np.zeros((len(prompts), len(items)))
-        for row, (first, second) in enumerate(judged + prior):
-            signs[row, first], signs[row, second] = 1.0, -1.0
+        rows = np.arange(len(prompts)).repeat(2)
+        ones = np.tile([1.0, -1.0], len(prompts))
+        columns = np.array(judged + prior).ravel()
         return cls(
-            signs,
+            len(items),
+            csr_array((ones, (rows, columns)), shape=(len(prompts), len(items))),
             np.array([m.outcome for m in matches] + [0.5] * len(prior)),
             np.array([1.0] * len(matches) + [PRIOR_TIES] * len(prior)),
             cluster_numbers(prompts),
@@ -104,9 +107,10 @@ class _Table:
 
     def ratings(self) -> np.ndarray:
         """(K,) maximum of Σ w [x log σ(d) + (1 − x) log σ(−d)], by Newton; the first item is 0."""
-        found = np.zeros(self.signs.shape[1])
+        found = np.zeros(self.items)
         for _ in range(_STEPS):
-            step = np.linalg.solve(self._information(found), self._scores(found).sum(0)[1:])
+            scores = self.signs.T @ self._surprise(found)
+            step = np.linalg.solve(self._information(found), scores[1:])
             # A full step can overshoot when a policy won nearly every time.
             found[1:] += step * min(1.0, 2.0 / np.abs(step).max(initial=2.0))
             if np.abs(step).max(initial=0.0) < _CONVERGED:
@@ -119,27 +123,29 @@ class _Table:
         √diag of H⁻¹ (C/(C−1) Σ_c g_c g_cᵀ) H⁻¹ with H the information and g_c the summed score of
         prompt c (White 1982, Econometrica 50; Liang and Zeger 1986, Biometrika 73).
         """
-        scores = self._scores(ratings)[:, 1:]
         clusters = int(self.clusters.max()) + 1
-        summed = np.zeros((clusters, scores.shape[1]))
-        np.add.at(summed, self.clusters, scores)
+        of_cluster = csr_array(
+            (self._surprise(ratings), (self.clusters, np.arange(len(self.clusters))))
+        )
+        summed = (of_cluster @ self.signs)[:, 1:]
         bread = np.linalg.inv(self._information(ratings))
-        meat = clusters / (clusters - 1) * summed.T @ summed  # a match and its prior: at least two
+        # A match and its prior: there are at least two clusters.
+        meat = clusters / (clusters - 1) * csr_array(summed.T @ summed).toarray()
         return np.sqrt(np.concatenate([[0.0], np.diag(bread @ meat @ bread)]))
 
-    def _scores(self, ratings: np.ndarray) -> np.ndarray:
-        """(N, K) gradient of each judgment's log-likelihood."""
-        surprise = self.outcomes - expit(self.signs @ ratings)
-        return (self.weights * surprise)[:, None] * self.signs
+    def _surprise(self, ratings: np.ndarray) -> np.ndarray:
+        """(N,) weighted outcomes less their expectations: times the signs, the gradients of each
+        judgment's log-likelihood."""
+        return self.weights * (self.outcomes - expit(self.signs @ ratings))
 
     def _information(self, ratings: np.ndarray) -> np.ndarray:
         """(K−1, K−1) without the anchor, whose rating is fixed."""
         p = expit(self.signs @ ratings)
         free = self.signs[:, 1:]
-        return free.T @ ((self.weights * p * (1 - p))[:, None] * free)
+        return csr_array(free.T @ free.multiply((self.weights * p * (1 - p))[:, None])).toarray()
 
 
-def _linked(matches: Sequence[Match], anchor: str) -> set[str]:
+def linked(matches: Sequence[Match], anchor: str) -> set[str]:
     """The policies that a chain of judgments connects with the anchor, including the anchor."""
     opponents: dict[str, set[str]] = defaultdict(set)
     for match in matches:
