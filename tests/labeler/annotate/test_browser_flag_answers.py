@@ -46,7 +46,7 @@ def test_an_answer_waits_in_the_menu_until_it_is_read(browser, world, server, wh
             expect(page.locator(".announcer")).to_have_text(
                 "1 new answer to your flags in My judgments. New pair."
             )
-            expect(page.locator(".menu summary")).to_have_accessible_name("A Account 1 new answer")
+            expect(page.locator(".menu summary")).to_have_accessible_name("Account 1 new answer")
         assert shown(page) != pair
         page.locator(".menu summary").click()
         page.locator(".menu [data-do=judgments]").click()

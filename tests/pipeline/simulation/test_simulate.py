@@ -305,7 +305,7 @@ def test_gold_pairs_and_re_asks_are_judged_beyond_the_labels(db, tmp_path):
     ]
     file.write_text("\n".join(map(json.dumps, rows)))
     import_gold(db, file)
-    set_check_plan(db, CheckPlan(gold_share=0.2, reask_share=0.2, reask_after=3))
+    set_check_plan(db, CheckPlan(gold_share=0.2, reask_share=0.4, reask_after=3))
     drive(db, bad=0.0)
     assert db.read("SELECT count(*) AS n FROM current_judgments")[0]["n"] == 40
     found = in_all(check_results(db))

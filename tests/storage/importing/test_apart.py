@@ -20,6 +20,11 @@ from tests.helpers.import_files import ROW, everything, judgments
 ROWS = [{**ROW, "prompt": f"Question {n}", "annotator": f"person {n % 3}"} for n in range(400)]
 
 
+def imports_running() -> list[psutil.Process]:
+    children = psutil.Process().children()
+    return [child for child in children if "storage.importing.apart" in child.cmdline()]
+
+
 def starts_with_nine(messages: Any, _: Any) -> str | None:
     return "it is too long" if messages[0].content == "Question 9" else None
 
@@ -57,7 +62,7 @@ def test_a_process_that_is_killed_is_reported_and_the_next_import_completes_it(
         nonlocal batches
         batches += 1
         if batches == 2:
-            (child,) = psutil.Process().children()
+            (child,) = imports_running()
             os.kill(child.pid, signal.SIGKILL)
         return store(self, *arguments)
 
@@ -69,4 +74,4 @@ def test_a_process_that_is_killed_is_reported_and_the_next_import_completes_it(
     assert everything(db)["judgments"] == 0
     import_apart(import_judgments, db, path)
     assert len(judgments(db)) == 400
-    assert psutil.Process().children() == []
+    assert imports_running() == []
