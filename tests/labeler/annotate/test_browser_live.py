@@ -19,7 +19,7 @@ from tests.helpers.scripted_generation import Scripted
 @pytest.fixture(scope="module")
 def studio(tmp_path_factory):
     script = Scripted()
-    with workspace(tmp_path_factory.mktemp("live-page"), plain_pairs(60)) as db:
+    with workspace(tmp_path_factory.mktemp("live-page"), plain_pairs(600)) as db:
         app = make_app(db, generation=script)
         with serving(app) as server, chromium() as browser:
             yield browser, (db, app), server, script
