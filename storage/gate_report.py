@@ -79,21 +79,27 @@ class Standing:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rank:
-    """A policy's place on the leaderboard, from its `judgments` against any other policy.
+class Rating:
+    """A place on a leaderboard, from `judgments` against any other model.
 
     `rating` is in logits, 0 for the anchor, with the standard error `error`.  `win_rate` is
     σ(rating), the chance against the anchor, with its 95% interval.  These are None when no chain
-    of judgments connects the policy to the anchor.
+    of judgments connects the model to the anchor.
     """
 
-    policy: str
     judgments: int
     rating: float | None = None
     error: float | None = None
     win_rate: float | None = None
     low: float | None = None
     high: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rank(Rating):
+    """A policy's place on the leaderboard of policies."""
+
+    policy: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,22 +135,11 @@ class GateReport:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ModelRank:
-    """A model's place, from `judgments` against any other model, of which it won the share `won`.
-
-    `rating` is in logits, 0 for the anchor, with the standard error `error`.  `win_rate` is
-    σ(rating), the chance against the anchor, with its 95% interval.  These are None when no chain
-    of judgments connects the model to the anchor.
-    """
+class ModelRank(Rating):
+    """A model's place on the leaderboard of all models; it won the share `won` of its judgments."""
 
     model: str
-    judgments: int
     won: float
-    rating: float | None = None
-    error: float | None = None
-    win_rate: float | None = None
-    low: float | None = None
-    high: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

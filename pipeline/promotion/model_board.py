@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
+from dataclasses import asdict
 
 from pipeline.promotion.leaderboard import Match, leaderboard, linked
 from storage.gate_records import ModelJudgment
@@ -60,14 +61,11 @@ def _ranks(
     wins: dict[str, float] = defaultdict(float)
     for each in meetings:
         wins[each.model] += each.wins
+    ranks = map(asdict, leaderboard(matches, sorted(counts), anchor=anchor))
     return [
-        ModelRank(
-            model=rank.policy, judgments=rank.judgments, won=wins[rank.policy] / rank.judgments,
-            rating=rank.rating, error=rank.error,
-            win_rate=rank.win_rate, low=rank.low, high=rank.high,
-        )
-        for rank in leaderboard(matches, sorted(counts), anchor=anchor)
-    ]  # fmt: skip
+        ModelRank(model=(name := rank.pop("policy")), won=wins[name] / counts[name], **rank)
+        for rank in ranks
+    ]
 
 
 def _most_judged(counts: Counter[str], matches: Sequence[Match]) -> str:
