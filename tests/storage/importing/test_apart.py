@@ -21,8 +21,11 @@ ROWS = [{**ROW, "prompt": f"Question {n}", "annotator": f"person {n % 3}"} for n
 
 
 def imports_running() -> list[psutil.Process]:
-    children = psutil.Process().children()
-    return [child for child in children if "storage.importing.apart" in child.cmdline()]
+    # `as_dict` gives None for a process that has ended, where `cmdline` raises.
+    commands = [
+        (child, child.as_dict(["cmdline"])["cmdline"]) for child in psutil.Process().children()
+    ]
+    return [child for child, command in commands if "storage.importing.apart" in (command or ())]
 
 
 def starts_with_nine(messages: Any, _: Any) -> str | None:
