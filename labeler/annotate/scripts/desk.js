@@ -244,6 +244,7 @@ class Desk {
   saved(act, data) {
     this.everSaved = true;
     this.counts.saved(act, data);
+    this.drawer.refresh();
     if (data.undone && !act.note.local) this.cameBack(data.undone.pair);
     if (data.practice) this.practice.explain(data.practice, act, this.history.find(({ id }) => id === act.id)?.pair);
   }

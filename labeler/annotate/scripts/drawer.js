@@ -37,6 +37,15 @@ class Drawer {
     this.load();
   }
 
+  // After an act was saved: a row may stand for a judgment that the act replaced.
+  async refresh() {
+    if (!this.dialog.open) return;
+    const rows = [...this.list.children];
+    const focused = rows.findIndex((row) => row.contains(document.activeElement));
+    await this.load();
+    if (focused >= 0) this.list.children[focused]?.firstElementChild.focus();
+  }
+
   // The list from its beginning, or the judgments before one of them.
   async load(before) {
     const search = this.field.value.trim();
@@ -96,6 +105,10 @@ class Drawer {
     const asked = ++this.asked;
     const { status, data } = await this.find(id);
     if (asked !== this.asked || !this.dialog.open) return;
+    if (status === 404) {
+      await this.refresh();
+      return this.say(t("This judgment was changed or undone, perhaps in another tab. The list is up to date again."));
+    }
     const problem = status === 200 ? this.reopen(data) : t(data.error);
     if (problem) this.say(problem);
     else this.dialog.close();

@@ -119,6 +119,7 @@ def test_the_key_of_the_earlier_strength_keeps_it(judged):
     page.keyboard.press("i")  # clearly, as before
     page.keyboard.press("2")
     expect(page.locator(".trace")).to_have_text("B, clearly (changed)")
+    status(page, "saved")  # a list that is read before has the earlier judgment
     reopen(page, seen[0])
     page.keyboard.press("i")
     page.keyboard.press("i")  # no strength after all
@@ -164,6 +165,41 @@ def test_an_earlier_list_is_not_offered_while_the_list_loads(judged):
     expect(rows).to_have_count(0)
     held[0].continue_()
     expect(rows).to_have_count(3)
+
+
+def test_the_list_is_current_when_a_revision_is_saved_while_it_is_open(judged):
+    page, seen = judged
+    reopen(page, seen[2])
+    held = []
+    page.route("**/label/api/judgments", lambda route: held.append(route))
+    page.keyboard.press("1")
+    expect(page.locator(".trace")).to_have_text("A (changed)")
+    rows = open_drawer(page)
+    expect(rows.first).to_contain_text("B is better")
+    rows.first.focus()
+    held[0].continue_()
+    expect(rows.first).to_contain_text("A is better")
+    expect(rows).to_have_count(3)
+    expect(rows.first).to_be_focused()
+    page.keyboard.press("Enter")
+    expect(page.locator(".drawer")).to_be_hidden()
+    wait_for_shown(page, seen[2])
+
+
+def test_a_judgment_that_another_tab_revised_is_shown_as_it_is_now(judged, world, who):
+    page, seen = judged
+    expect(open_drawer(page)).to_have_count(3)
+    latest = current(world[0], who)[2]["comparison"]
+    judgments.judge(
+        world[0], id=str(uuid.uuid4()), comparison=latest, annotator=who.id, outcome="tie"
+    )
+    rows = page.locator(".drawer .given")
+    expect(rows.first).to_contain_text("B is better")
+    rows.first.click()
+    expect(page.locator(".drawer [role=status]")).to_contain_text("was changed or undone")
+    expect(rows.first).to_contain_text("Tie")
+    rows.first.click()
+    wait_for_shown(page, seen[2])
 
 
 def test_undo_after_a_revision_restores_the_earlier_judgment(judged, world, who):
