@@ -57,7 +57,8 @@ class Changes {
   row(pair) {
     const row = make("li");
     const asked = make("div", "asked");
-    asked.append(...pair.prompt.map((message) => makeTurn(message, false, false)));
+    const turns = pair.prompt.map((message) => makeTurn(message, false, false));
+    asked.append(...collapsed(turns, pair.prompt, { history: false }));
     const cards = make("div", "cards");
     const made = ["a", "b"].map((side) => this.card(side, side === "a" ? t("Response A") : t("Response B"), pair[side], pair));
     const answer = this.card("new", t("New answer"), pair.new, pair);
@@ -86,7 +87,7 @@ function makeCard(side, name, shown, marks) {
   const card = make("section", `card ${side}`);
   const text = make("div", "text");
   text.dir = "auto";
-  fillText(text, shown, false);
+  fillText(text, shown, false, 3);
   card.append(make("h3", "", name), ...marks.map((mark) => make("p", "mark", mark)), text);
   return card;
 }

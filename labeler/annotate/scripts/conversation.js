@@ -9,23 +9,32 @@ const expanded = new WeakMap(); // what was expanded, for each prompt: it stays 
 function showConversation(place, prompt, plain) {
   if (!expanded.has(prompt)) expanded.set(prompt, { history: false, turn: false });
   const state = expanded.get(prompt);
-  const last = Math.max(0, prompt.findLastIndex(({ role }) => role === "user"));
+  const last = lastOfUser(prompt);
   const turns = prompt.map((message, index) => makeTurn(message, plain, index === prompt.length - 1));
-  const older = prompt.slice(0, last);
-  const history = turns.slice(0, last);
-  const long = older.length > FEW_TURNS || older.reduce((sum, { text }) => sum + text.length, 0) > SHORT_HISTORY;
-  place.replaceChildren(...(long ? [makeHistory(history, older, state)] : history), ...turns.slice(last));
+  place.replaceChildren(headingOf(place), ...collapsed(turns, prompt, state));
   if (prompt[last].text.length > LONG_TURN) cutOff(turns[last], state);
+}
+
+// For screen readers.
+const headingOf = (place) => make("h2", "unseen", place.getAttribute("aria-label"));
+const lastOfUser = (prompt) => Math.max(0, prompt.findLastIndex(({ role }) => role === "user"));
+
+function collapsed(turns, prompt, state) {
+  const last = lastOfUser(prompt);
+  const older = prompt.slice(0, last);
+  const short = older.reduce((sum, { text }) => sum + text.length, 0) <= SHORT_HISTORY;
+  if (older.length <= FEW_TURNS && short) return turns;
+  return [makeHistory(turns.slice(0, last), older, state), ...turns.slice(last)];
 }
 
 function makeTurn(message, plain, isLast) {
   const turn = make("div", `turn ${message.role}${isLast ? " last" : ""}`);
   const text = make("div", "text");
   text.dir = "auto";
-  fillText(text, message, plain);
+  fillText(text, message, plain, 3);
   typesetEach(text);
   addCodeBars(text);
-  turn.append(make("span", "who", ROLES[message.role]), text);
+  turn.append(make("h3", "who", ROLES[message.role]), text);
   return turn;
 }
 

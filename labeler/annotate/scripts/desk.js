@@ -109,7 +109,7 @@ class Desk {
     if (this.live.active && !pair?.live && !pair?.revises) {
       this.shown = null;
       showRevision(null);
-      if (showState("live")) this.live.show();
+      if (showState("live")) this.enterLive();
     } else if (!pair) {
       // Leaving the page would lose acts that are only in memory.
       if (this.buffer.reason === "signed-out" && !this.outbox.hasVolatileActs) return location.assign("/sign-in?next=/label/");
@@ -147,6 +147,13 @@ class Desk {
     }
     this.showVerdict();
     if (this.shown?.live && this.fresh) scrollToResponses($(".prompt").lastElementChild, $(".responses"));
+    if (!this.live.active || this.shown) catchFocus();
+  }
+
+  enterLive() {
+    this.live.show();
+    const turn = this.live.over ? "" : `${turnInWords(this.live.nextTurn)}.`; // the page announces why it is over
+    this.say(this.unsaid ? turn : `${t("Live conversation")}. ${turn}`);
   }
 
   showTexts() {
@@ -312,6 +319,12 @@ class Desk {
     flash(outcome);
   }
 
+  pressStrength(by) {
+    this.draft.pressStrength(by);
+    const { strength } = this.draft.read();
+    announce(strength ? t("How much better: {strength}.", { strength: STRENGTH_TEXTS[strength] }) : t("No strength is chosen."));
+  }
+
   edit() {
     const pair = this.shown;
     if (!pair) return;
@@ -455,6 +468,11 @@ class Desk {
     remember("details", String(!panel.hidden));
   }
 
+  // What a key changed.  A button with the focus says its own state.
+  report(what, sentence) {
+    if (document.activeElement?.dataset.do !== what) announce(sentence);
+  }
+
   // `what` is plain or differences.
   toggleTexts(what) {
     this.texts[what] = !this.texts[what];
@@ -465,7 +483,9 @@ class Desk {
 
   toggleGuidelines() {
     const panel = $(".guidelines");
+    const left = panel.contains(document.activeElement);
     panel.hidden = !panel.hidden;
+    if (left) $("nav [data-do=guidelines]").focus();
     for (const button of $$("[data-do=guidelines][aria-expanded]")) {
       button.setAttribute("aria-expanded", String(!panel.hidden));
     }
@@ -500,6 +520,11 @@ class Desk {
 
   async showFigures() {
     closeMenus();
+    const dialog = $(".figures");
+    const status = dialog.querySelector("[role=status]");
+    dialog.querySelector("dl").replaceChildren();
+    status.textContent = t("Loading …");
+    dialog.showModal();
     let figures = null;
     try {
       const { status, data } = await request("GET", byOwnDay("/label/api/figures"), null, this.person.id);
@@ -507,8 +532,8 @@ class Desk {
     } catch (problem) {
       if (!(problem instanceof Unreachable)) throw problem;
     }
+    status.textContent = "";
     fillFigures(figures);
-    $(".figures").showModal();
   }
 
   // Nothing changes if the guidelines are unchanged or the server does not answer.
@@ -524,6 +549,7 @@ class Desk {
     const panel = $(".guidelines");
     if (status !== 200 || data.version === panel.dataset.version) return;
     panel.querySelector(".text").innerHTML = data.html;
+    outline(panel.querySelector(".text"), 2);
     typesetEach(panel.querySelector(".text"));
     panel.dataset.version = data.version;
     if (!panel.hidden) return remember(this.readGuidelines, data.version);
@@ -550,10 +576,19 @@ class Desk {
       flag: () => this.flag(),
       edit: () => this.edit(),
       mark: () => this.marks.start(),
-      details: () => this.toggleDetails(),
-      plain: () => this.toggleTexts("plain"),
+      details: () => {
+        this.toggleDetails();
+        this.report("details", $(".details").hidden ? t("The details are closed.") : t("The details are open."));
+      },
+      plain: () => {
+        this.toggleTexts("plain");
+        this.report("plain", this.texts.plain ? t("The texts are shown without formatting.") : t("The texts are shown with formatting."));
+      },
       differences: () => this.toggleTexts("differences"),
-      guidelines: () => this.toggleGuidelines(),
+      guidelines: () => {
+        this.toggleGuidelines();
+        this.report("guidelines", $(".guidelines").hidden ? t("The guidelines are closed.") : t("The guidelines are open."));
+      },
       figures: () => this.showFigures(),
       changes: () => {
         closeMenus();
@@ -602,9 +637,7 @@ class Desk {
       b: () => this.judge("b"),
       tie: () => this.judge("tie"),
       "both-bad": () => this.judge("both_bad"),
-      slightly: () => this.draft.pressStrength(1),
-      clearly: () => this.draft.pressStrength(2),
-      much: () => this.draft.pressStrength(3),
+      ...Object.fromEntries(Object.entries(STRENGTHS).map(([by, word]) => [word, () => this.pressStrength(Number(by))])),
       ...Object.fromEntries(PARTS.map((part) => [part, () => this.goTo(part)])),
       jump: jumpToResponses,
       switch: () => sides.toggle(),

@@ -144,14 +144,20 @@ class Live {
     for (const part of [".talk", ".streams"]) this.root.querySelector(part).replaceChildren();
   }
 
+  // The turn that streams or that is written next; null once the conversation is over.
+  get nextTurn() {
+    return this.over ? null : { turn: this.stopped ? this.turn : this.turn + 1, turns: this.turns };
+  }
+
   show() {
     const streams = Boolean(this.stopped);
     // While responses stream, the page is that of their pair.
     const talk = this.root.querySelector(".talk");
     if (streams) showConversation(talk, this.messages, false);
-    else talk.replaceChildren(...this.messages.map((message, index) => makeTurn(message, false, index === this.messages.length - 1)));
-    if (this.over) showTurn(null);
-    else showTurn({ turn: streams ? this.turn : this.turn + 1, turns: this.turns });
+    else if (this.messages.length) {
+      talk.replaceChildren(headingOf(talk), ...this.messages.map((message, index) => makeTurn(message, false, index === this.messages.length - 1)));
+    } else talk.replaceChildren();
+    showTurn(this.nextTurn);
     this.root.querySelector(".intro").hidden = streams || this.messages.length > 0;
     this.root.querySelector("form label").hidden = streams || Boolean(this.over);
     this.root.querySelector(".streams").hidden = !streams;
@@ -164,6 +170,7 @@ class Live {
     if (this.over) this.say(this.over);
     if (this.over) this.button("fresh").focus();
     else if (!streams) this.field.focus();
+    else this.button("stop").focus({ preventScroll: true });
     if (streams) scrollToResponses(talk.lastElementChild, this.root.querySelector(".streams"));
   }
 
@@ -212,6 +219,7 @@ class Live {
     this.say("");
     this.streams();
     this.show();
+    announce(t("Sent. Both replies are being written."));
     const problem = await this.sent(text, this.stopped.signal);
     this.stopped = null;
     if (problem === null) return;
@@ -323,5 +331,9 @@ class Live {
 
 // In the head above the conversation and above the pair of a turn.  `turn` is null once it is over.
 function showTurn(turn) {
-  $(".live-head .turns").textContent = turn ? t("Turn {turn} of {turns}", turn) : "";
+  $(".live-head .turns").textContent = turn ? turnInWords(turn) : "";
+}
+
+function turnInWords({ turn, turns }) {
+  return t("Turn {turn} of {turns}", { turn, turns });
 }

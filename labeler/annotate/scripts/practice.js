@@ -33,6 +33,7 @@ class Practice {
     part(".cards").replaceChildren(...cards);
     typesetAll(...part(".cards").querySelectorAll(".text"));
     part(".why").innerHTML = practice.html; // rendered by the server, as responses are
+    outline(part(".why"), 2);
     typesetEach(part(".why"));
     part(".left").textContent = practice.left
       ? tn(practice.left, "{count} more practice pair.", "{count} more practice pairs.")

@@ -134,6 +134,13 @@ function showState(state, turn = false) {
   return changed;
 }
 
+// What has the focus may have disappeared: keys and screen readers go on with what is there now.
+function catchFocus() {
+  const focused = document.activeElement;
+  if (focused === document.body || focused.checkVisibility()) return;
+  ($(".pair").hidden ? $(".empty h1") : $(".responses")).focus({ preventScroll: true });
+}
+
 // Without a pair, the bar has only Undo (see the styles), if there is anything to undo.
 function showVerdict(shown) {
   $(".verdict").hidden = !shown;
