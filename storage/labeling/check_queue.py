@@ -195,7 +195,10 @@ def _next_gold(tx: Transaction, annotator: str, held: Iterable[str]) -> QueueIte
     rows = tx.rows(_FAMILIAR, annotator=annotator, ids=left)
     asked.familiar |= {row["comparison"] for row in rows}
     key = secret_in(tx, SECRET)
-    fit = [id for id in left if id not in asked.familiar and not cache.item(tx, id).flags]
+    items = [cache.item(tx, id) for id in left if id not in asked.familiar]
+    fit = [
+        item.comparison.id for item in items if not item.flags and annotator not in item.familiar
+    ]
     chosen = min(fit, key=lambda id: keyed(key, f"gold {annotator} {id}"), default=None)
     return cache.item(tx, chosen) if chosen else None
 
@@ -214,12 +217,16 @@ def _next_reask(tx: Transaction, annotator: str, held: Iterable[str]) -> QueueIt
     again = {check.source for check in own}
     before = list(asked.pairs)[: -queue.plan(tx).reask_after or None]
     key = secret_in(tx, SECRET)
-    left = [id for id in before if asked.pairs[id] and id not in again]
+    cache.load(tx)
+    # What an annotator said of a pair with a follow-up, the page of follow-ups shows them again.
+    shown = cache.followed_up
+    left = [id for id in before if asked.pairs[id] not in {None, *shown} and id not in again]
     for id in sorted(left, key=lambda id: keyed(key, f"reask {annotator} {id}")):
         judgment = asked.pairs[id]
         item = cache.item(tx, id)
         # A live turn belongs to its conversation, and an imported pair was judged elsewhere.
-        if judgment and not item.flags and item.comparison.arm not in (LIVE, "imported"):
+        fits = item.comparison.arm not in (LIVE, "imported") and annotator not in item.familiar
+        if judgment and not item.flags and fits:
             return _ask_again(tx, item.comparison, annotator, judgment, key)
     return None
 

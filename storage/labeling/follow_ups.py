@@ -48,7 +48,7 @@ _LEARNED = f"""
 """
 # A judgment that was undone or revised is not shown: the annotator no longer stands by it.
 _MINE = """
-    SELECT f.id, f.iteration, f.prompt, f.text AS new, p.messages::VARCHAR AS messages,
+    SELECT f.id, f.iteration, f.prompt, f.text AS new, f.created_at, p.messages::VARCHAR AS messages,
            j.comparison, j.outcome, j.strength, x.text AS first, y.text AS second
     FROM (SELECT *, unnest(learned::VARCHAR[]) AS judgment FROM follow_ups) AS f
     JOIN current_judgments AS j ON j.id = f.judgment AND j.annotator = $annotator
@@ -61,7 +61,7 @@ _MINE = """
 # What the annotator could still be asked about: pairs of the queue and later ones, written pairs and
 # checks, as long as they neither judged nor skipped them.
 _OPEN = f"""
-    SELECT c.prompt, t.text FROM comparisons AS c
+    SELECT c.id, c.prompt, c.arm, c.created_at, t.text FROM comparisons AS c
     JOIN completions AS t ON t.id IN (c.first, c.second)
     LEFT JOIN checks AS k ON k.comparison = c.id
     WHERE c.prompt IN (SELECT unnest($prompts))
@@ -188,10 +188,7 @@ def own_follow_ups(db: Database, annotator: str, iteration: int | None = None) -
         raise NotFound(f"iteration {iteration} has no new answers to prompts that you judged")
     number = iteration if iteration is not None else next(iter(numbers), None)
     mine = [row for row in rows if row["iteration"] == number]
-    open_texts = {
-        (row["prompt"], row["text"])
-        for row in db.read(_OPEN, annotator=annotator, prompts=[row["prompt"] for row in mine])
-    } if mine else set()  # fmt: skip
+    open_texts = _open_texts(db, annotator, mine)
     shown = [
         row
         for row in mine
@@ -207,6 +204,28 @@ def own_follow_ups(db: Database, annotator: str, iteration: int | None = None) -
         withheld=len(mine) - len(shown),
         pairs=[_own(row, annotator) for row in shown],
     )
+
+
+def _open_texts(
+    db: Database, annotator: str, mine: Sequence[Mapping[str, Any]]
+) -> set[tuple[str, str]]:
+    """(prompt, text) of the responses that the annotator could still be asked about.
+
+    The queue never leases them a comparison that was made after one of its responses could be seen
+    as a new answer (`QueueItem.familiar`).
+    """
+    if not mine:
+        return set()
+    rows = db.read(_OPEN, annotator=annotator, prompts=[row["prompt"] for row in mine])
+    seen = {(row["prompt"], row["new"]): row["created_at"] for row in mine}
+    known = {
+        row["id"]
+        for row in rows
+        if row["arm"] != "reask"
+        and (row["prompt"], row["text"]) in seen
+        and row["created_at"] > seen[row["prompt"], row["text"]]
+    }
+    return {(row["prompt"], row["text"]) for row in rows if row["id"] not in known}
 
 
 def _own(row: Mapping[str, Any], annotator: str) -> OwnFollowUp:

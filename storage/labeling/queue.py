@@ -8,10 +8,11 @@ A judgment that arrives later still counts.  `storage/labeling/queue_cache.py` k
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from itertools import islice
+from typing import TypeVar
 
 from storage.engine.database import Database
 from storage.engine.transaction import Transaction
@@ -24,6 +25,8 @@ from storage.records import LEASE_LIFETIME, CheckKind, Comparison, Prompt
 from storage.sides import shown_swapped
 from storage.tables import comparisons, settings
 from storage.tables.pseudonyms import SECRET
+
+T = TypeVar("T")
 
 AT_ONCE = 16
 READ_AHEAD = 64
@@ -236,6 +239,7 @@ _BEGUN = f"""
 """
 _PROGRESS = f"""
     WITH {_UNFINISHED},
+    known AS (SELECT unnest($known)),
     own AS (
         SELECT id, comparison, replaces, created_at FROM judgments WHERE annotator = $annotator),
     mine AS (
@@ -250,13 +254,15 @@ _PROGRESS = f"""
     checked AS (SELECT k.kind FROM acted JOIN checks AS k USING (comparison)),
     gold AS (
         SELECT k.comparison, i.item FROM checks AS k JOIN items AS i USING (comparison)
-        WHERE k.kind = 'gold' AND k.active AND k.comparison NOT IN (FROM acted)),
+        WHERE k.kind = 'gold' AND k.active AND k.comparison NOT IN (FROM acted)
+          AND k.comparison NOT IN (FROM known)),
     familiar AS (
         SELECT i.item FROM items AS i SEMI JOIN gold AS g ON g.item = i.item
         SEMI JOIN own ON own.comparison = i.comparison)
     SELECT (SELECT count(*) FROM mine) AS judged,
            (SELECT count(*) FROM mine WHERE created_at >= $since) AS today,
-           (SELECT count(*) FROM unfinished WHERE id NOT IN (FROM past)) AS remaining,
+           (SELECT count(*) FROM unfinished
+            WHERE id NOT IN (FROM past) AND id NOT IN (FROM known)) AS remaining,
            ({SERVED}) AS iteration,
            (SELECT count(*) FROM mine JOIN comparisons AS c ON c.id = mine.comparison
             WHERE ({QUEUED} AND c.arm <> 'written')
@@ -277,7 +283,8 @@ class Progress:
     """An annotator's judgments in all and `today`, and the pairs `remaining` for them.
 
     Remaining pairs are unfinished ones in the queue that the annotator has neither judged nor
-    skipped, including pairs leased to others, and the checks that will be among them.  `iteration`
+    skipped, including pairs leased to others, and the checks that will be among them.  Pairs that
+    they are never asked about (`QueueItem.familiar`) are not among them.  `iteration`
     is the one being labeled, or None.  `done` are their judgments of this round: those of pairs in
     the queue, and of written pairs and checks only since the iteration began.
     """
@@ -290,8 +297,9 @@ class Progress:
 
 
 def progress(db: Database, annotator: str, *, since: datetime) -> Progress:
-    """The annotator's progress; `today` counts from `since`.  Does not use the writer thread."""
-    [row] = db.read(_PROGRESS, annotator=annotator, since=since)
+    """The annotator's progress; `today` counts from `since`."""
+    known = sorted(_cached(db, lambda cache, _: cache.familiar_to(annotator)))
+    [row] = db.read(_PROGRESS, annotator=annotator, since=since, known=known)
     pairs, own = row.pop("pairs"), row.pop("own_pairs")
     left, practice = row.pop("gold_left"), row.pop("practice_left")
     kinds: tuple[CheckKind, ...] = ("gold", "reask")
@@ -321,10 +329,15 @@ def unfinished(db: Database) -> int:
 
 def leased_to_others(db: Database, annotator: str) -> int:
     """How many pairs this annotator could judge if they were not leased to others."""
+    return _cached(db, lambda cache, moment: cache.leased_to_others(annotator, moment))
 
-    def operation(tx: Transaction) -> int:
+
+def _cached(db: Database, ask: Callable[[QueueCache, datetime], T]) -> T:
+    """What the writer thread's cache of the queue answers now."""
+
+    def operation(tx: Transaction) -> T:
         cache = tx.observer(QueueCache)
         cache.load(tx)
-        return cache.leased_to_others(annotator, tx.now())
+        return ask(cache, tx.now())
 
     return db.write(operation)

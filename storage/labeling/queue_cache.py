@@ -24,6 +24,7 @@ from storage.records import (
     Annotator,
     Comparison,
     Flag,
+    FollowUp,
     Iteration,
     Judgment,
     Skip,
@@ -55,6 +56,18 @@ _USED = """
 """
 _ALL_USED = f"SELECT list(id) AS ids FROM ({_USED})"
 _IS_USED = f"SELECT 1 FROM ({_USED}) WHERE id = $id LIMIT 1"
+_FOLLOW_UPS = "SELECT prompt, learned::VARCHAR[] AS learned FROM follow_ups"
+# Who may know a response of a comparison as the new answer to a prompt that they judged.  Answers to
+# prompts of earlier comparisons are withheld until those are judged (follow_ups.own_follow_ups).
+_FAMILIAR = """
+    SELECT DISTINCT c.id AS comparison, f.annotator
+    FROM (SELECT u.prompt, u.text, u.created_at, j.annotator
+          FROM (SELECT *, unnest(learned::VARCHAR[]) AS judgment FROM follow_ups) AS u
+          JOIN judgments AS j ON j.id = u.judgment) AS f
+    JOIN completions AS t ON t.prompt = f.prompt AND t.text = f.text
+    JOIN comparisons AS c ON c.prompt = t.prompt AND (c.first = t.id OR c.second = t.id)
+    WHERE c.id IN (SELECT unnest($ids)) AND c.created_at > f.created_at AND c.arm <> 'reask'
+"""
 _LEASES = "SELECT * FROM leases WHERE comparison IN (SELECT unnest($ids))"
 
 
@@ -72,7 +85,8 @@ class QueueItem:
 
     `closed` has the ids of revised or withdrawn acts.  `judged` maps each annotator with a current
     judgment to its id; `skipped` are annotators who skipped, `past` those who did either; `flags`
-    are uncleared reports.  `models` are the annotators of kind model, shared by all items: their
+    are uncleared reports.  `familiar` are annotators who know one of its responses as a new policy's
+    answer: they could judge the policy instead of the response.  `models` are the annotators of kind model, shared by all items: their
     judgments do not count towards those wanted.
     """
 
@@ -85,6 +99,7 @@ class QueueItem:
     skipped: set[str] = field(default_factory=set)
     flags: set[str] = field(default_factory=set)
     past: set[str] = field(default_factory=set)
+    familiar: set[str] = field(default_factory=set)
 
     def add(self, act: Act) -> None:
         self.acts[act.id] = act
@@ -112,10 +127,10 @@ class QueueItem:
     def may_go_to(self, annotator: str, moment: datetime) -> bool:
         """Whether the comparison can be leased to this annotator now.
 
-        It cannot after they judged or skipped it, while it is flagged, or while as many annotators
-        hold it as judgments are missing.  A check can go to any number of annotators.
+        It cannot after they judged or skipped it, if they know a response, while it is flagged, or
+        while as many annotators hold it as judgments are missing.  A check can go to any number of annotators.
         """
-        if self.flags or annotator in self.past:
+        if self.flags or annotator in self.past or annotator in self.familiar:
             return False
         if self.comparison.arm in CHECKS:
             return True
@@ -146,6 +161,10 @@ class QueueCache:
         self._loaded = False
         self._items: dict[str, QueueItem] = {}
         self._models: set[str] = set()
+        # Prompts with follow-ups, and the judgments that their annotators see beside them.
+        self._followed: set[str] = set()
+        self.followed_up: set[str] = set()
+        self._familiar_to: dict[str, set[str]] = {}  # ids of items by annotator
         self._item_of_act: dict[str, str] = {}
         # Comparisons that an annotator was leased and has not answered, and when the last lease ends.
         self._leased_to: dict[str, set[str]] = {}
@@ -160,6 +179,9 @@ class QueueCache:
             return
         self.forget()
         self._models |= {row["id"] for row in reader.rows(_MODELS)}
+        for row in reader.rows(_FOLLOW_UPS):
+            self._followed.add(row["prompt"])
+            self.followed_up.update(row["learned"])
         [newest] = reader.rows(SERVED)
         self.iteration = newest["number"]
         rows = reader.rows(_QUEUED) + reader.rows(_OPEN_CHECKS)
@@ -214,10 +236,15 @@ class QueueCache:
         items = [item for name in leased if self._is_queued(item := self._items[name])]
         return sum(
             annotator not in item.past
+            and annotator not in item.familiar
             and not _holds(item, annotator, moment)
             and not item.may_go_to(annotator, moment)
             for item in items
         )
+
+    def familiar_to(self, annotator: str) -> set[str]:
+        """The comparisons that the annotator is never asked about, because they know a response."""
+        return self._familiar_to.get(annotator, set())
 
     @property
     def unfinished(self) -> int:
@@ -269,11 +296,16 @@ class QueueCache:
             self._maybe_used.add(hash(record.id))
         if isinstance(record, Iteration):
             self._loaded = False
+        elif isinstance(record, FollowUp):
+            self._followed.add(record.prompt)
+            self.followed_up.update(record.learned)
         elif isinstance(record, Annotator):
             if (record.kind == "model") != (record.id in self._models):
                 self._loaded = False
         elif isinstance(record, Comparison):
-            if self._loaded and self._serves(record):
+            if record.prompt in self._followed and record.arm != "reask":
+                self._loaded = False  # an annotator may know a response
+            elif self._loaded and self._serves(record):
                 self._put(QueueItem(record, self._models))
         elif isinstance(record, Judgment | Skip | Flag):
             if item := self._items.get(record.comparison):
@@ -366,6 +398,9 @@ class QueueCache:
         for row in reader.rows(_LEASES, ids=ids):
             item = items[row["comparison"]]
             item.leases[row["annotator"]] = Lease(row["granted_at"], row["expires_at"])
+        for row in reader.rows(_FAMILIAR, ids=ids) if self._followed else ():
+            items[row["comparison"]].familiar.add(row["annotator"])
+            self._familiar_to.setdefault(row["annotator"], set()).add(row["comparison"])
         self._put_all(items.values())
 
     def _put_all(self, items: Iterable[QueueItem]) -> None:

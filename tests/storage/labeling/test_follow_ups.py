@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pandas as pd
@@ -15,6 +16,7 @@ from storage.engine.database import Database
 from storage.errors import NotFound
 from storage.labeling import follow_ups, judgments, queue
 from storage.labeling.follow_ups import FILE, chosen, own_follow_ups
+from storage.labeling.queue_cache import QueueCache
 from storage.records import (
     Check,
     Comparison,
@@ -25,7 +27,14 @@ from storage.records import (
     Prompt,
 )
 from storage.sides import shown_swapped
-from storage.tables import comparisons, completions, iterations, models, policy_judgments
+from storage.tables import (
+    comparisons,
+    completions,
+    iterations,
+    models,
+    policy_judgments,
+    settings,
+)
 from storage.worker_files import judged_prompts, write_judgments_input
 from tests.helpers.storage_world import fill
 
@@ -79,6 +88,19 @@ def trained(db: Database, counts: dict[str, int], *, number: int = 1, **more) ->
     iterations.save(
         db, Iteration(number=number, phase="done", reward_model=f"reward-{number}", **more)
     )
+
+
+def next_pair(db: Database, first: str, second: str) -> None:
+    """The next iteration's only pair, on the first prompt."""
+    prompt = prompt_of(0)
+    texts = (("n1", first), ("n2", second))
+    made = [Completion(id=id, prompt=prompt, policy="policy-1", text=text) for id, text in texts]
+    completions.add(db, made)
+    pair = Comparison(
+        id="next", prompt=prompt, first="n1", second="n2", iteration=2, arm="random", position=0
+    )
+    comparisons.add(db, [pair])
+    iterations.save(db, Iteration(number=2, phase="labeling"))
 
 
 @pytest.fixture
@@ -185,18 +207,8 @@ def test_a_judgment_that_the_annotator_took_back_is_not_shown(db):
 
 @pytest.mark.usefixtures("told")
 def test_no_text_of_a_pair_that_the_annotator_could_still_judge_is_shown(db):
-    # The next iteration's queue: the new policy's answer is compared on the same prompt.
-    prompt = prompt_of(0)
-    more = [
-        Completion(id=id, prompt=prompt, policy="policy-1", text=text)
-        for id, text in (("n1", "new 0"), ("n2", "another"))
-    ]
-    completions.add(db, more)
-    pair = Comparison(
-        id="next", prompt=prompt, first="n1", second="n2", iteration=2, arm="random", position=0
-    )
-    comparisons.add(db, [pair])
-    iterations.save(db, Iteration(number=2, phase="labeling"))
+    # The next iteration's queue has one of the two responses that ann judged.
+    next_pair(db, "second 0", "another")
     mine = own_follow_ups(db, "ann")
     assert ([each.new for each in mine.pairs], mine.withheld) == (["second 1"], 1)
     [leased] = queue.lease(db, "ann", 1).pairs
@@ -207,6 +219,53 @@ def test_no_text_of_a_pair_that_the_annotator_could_still_judge_is_shown(db):
     judgments.judge(db, id="j", comparison="next", annotator="ann", outcome="a")
     mine = own_follow_ups(db, "ann")
     assert (len(mine.pairs), mine.withheld) == (2, 0)
+
+
+@pytest.mark.usefixtures("told")
+def test_an_answer_that_an_annotator_may_have_seen_goes_to_others(db):
+    queue.lease(db, "ann", 1)  # the queue was read before the pair is made
+    next_pair(db, "new 0", "another")
+    mine = own_follow_ups(db, "ann")
+    assert (len(mine.pairs), mine.withheld) == (2, 0)
+    start = datetime(2000, 1, 1, tzinfo=UTC)
+    for _ in ("as stored", "read again"):
+        assert queue.lease(db, "ann", 4).pairs == []
+        assert queue.progress(db, "ann", since=start).remaining == 0
+        assert queue.progress(db, "bob", since=start).remaining == 1
+        assert queue.leased_to_others(db, "ann") == 0
+        db.write(lambda tx: tx.observer(QueueCache).forget())
+    # bob judged other prompts of the iteration, so he knows other answers.
+    [leased] = queue.lease(db, "bob", 4).pairs
+    assert leased.comparison.id == "next"
+    assert queue.leased_to_others(db, "ann") == 0
+
+
+@pytest.mark.usefixtures("told")
+def test_an_answer_to_a_pair_that_was_made_before_is_withheld_until_it_is_judged(db, tmp_path):
+    next_pair(db, "later", "another")
+    store(db, tmp_path, {prompt_of(0): "later"}, iteration=2)
+    trained(db, {"ann": 2}, number=2)
+    assert own_follow_ups(db, "ann").withheld == 1
+    [leased] = queue.lease(db, "ann", 4).pairs
+    judgments.judge(db, id="j", comparison=leased.comparison.id, annotator="ann", outcome="b")
+    assert own_follow_ups(db, "ann").withheld == 0
+
+
+@pytest.mark.usefixtures("told")
+def test_a_pair_that_is_shown_with_its_judgment_is_not_asked_again(db):
+    plan = settings.CheckPlan(gold_share=0, reask_share=0.5, reask_after=1)
+    settings.set_check_plan(db, plan)
+    fill(db, 12, iteration=3)
+    kinds = []
+    for n in range(30):
+        for leased in queue.lease(db, "ann", 1).pairs:
+            kinds.append((leased.comparison.arm, leased.prompt.id))
+            judgments.judge(
+                db, id=f"j{n}", comparison=leased.comparison.id, annotator="ann", outcome="a"
+            )
+    again = {prompt for arm, prompt in kinds if arm == "reask"}
+    assert len(again) >= 4
+    assert not again & {prompt_of(0), prompt_of(1)}
 
 
 @pytest.mark.usefixtures("told")
