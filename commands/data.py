@@ -21,13 +21,15 @@ from storage.errors import WorkspaceLocked
 from storage.exporting.formats import Format, Ties
 from storage.tables import models
 
-File = Path | None
+File = str | None
 _WARNINGS_SHOWN = 10
 
 
 def _shorten(report: dict[str, Any]) -> dict[str, Any]:
     """An import's report with only the first warnings; a file can have one per row."""
     brief = {name: value for name, value in report.items() if not name.endswith("_in_all")}
+    if not brief["preview"]:
+        del brief["preview"]
     kept = {"skipped": report["skipped"], "warnings": report["warnings"][:_WARNINGS_SHOWN]}
     hidden = [
         f"{more} more {what}; --json lists {_how_many(report, kind)}"
@@ -63,6 +65,19 @@ def import_command(
     skip_long: Annotated[
         bool, typer.Option(help="Leave out rows that exceed the model's context, and list them.")
     ] = False,
+    source: Annotated[
+        Literal["argilla", "label-studio", "arena", "helpsteer3"] | None,
+        typer.Option(
+            "--from", help="The tool or dataset that the judgments or gold pairs are from."
+        ),
+    ] = None,
+    map: Annotated[
+        list[str] | None,
+        typer.Option(help="NAME=FIELD: which field of the other tool is meant. See docs/data.md."),
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option(help="Show the first rows and what would be added; store nothing.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Import prompts, demonstrations, judgments, pairs or gold pairs; each file in full or not at all."""
@@ -73,16 +88,36 @@ def import_command(
         raise ValueError(
             "name a file: --prompts, --sft, --judgments, --preferences, --pairs, --gold or --practice FILE"
         )
+    if map and not source:
+        raise ValueError("--map names fields of another tool; say which with --from")
     if role and sft:
         raise ValueError("demonstrations have the role sft; import them without --role")
     _create_database(workspace)
     with connect(workspace) as target:
         for kind, file in chosen.items():
-            options: dict[str, Any] = {"kind": kind, "file": str(file.resolve())}
+            options: dict[str, Any] = {"kind": kind, "file": _absolute(file)}
             if role:
                 options["role"] = role
+            if dry_run:
+                options["dry_run"] = True
+            if source:
+                options |= {"source": source, "names": _names(map or [])}
             report = target.call("import", skip_bad=skip_bad, skip_long=skip_long, **options)
             show(report if as_json else _shorten(report), as_json)
+
+
+def _absolute(file: str) -> str:
+    return file if "://" in file else str(Path(file).resolve())
+
+
+def _names(given: list[str]) -> dict[str, str]:
+    """The fields that `--map` names."""
+    pairs = [each.partition("=") for each in given]
+    if wrong := [
+        each for each, (name, sign, field) in zip(given, pairs, strict=True) if not (name and field)
+    ]:
+        raise ValueError(f"--map {wrong[0]} must be NAME=FIELD, such as --map prompt=instruction")
+    return {name: field for name, _, field in pairs}
 
 
 @app.command("export")

@@ -21,7 +21,9 @@ from storage.engine.database import Database
 from storage.exporting import exports
 from storage.importing import imports
 from storage.importing.apart import import_apart
+from storage.importing.hub_files import local_file
 from storage.importing.long_rows import LengthCheck, TooLong
+from storage.importing.sources.registry import Origin
 from storage.labeling import flag_answers, gold, judgments, model_judges
 from storage.records import Annotator, AnnotatorKind, AnnotatorRole, new_id
 from storage.reports import to_json
@@ -110,16 +112,25 @@ class Commands:
         file: str,
         skip_bad: bool = False,
         skip_long: bool = False,
+        source: str | None = None,
+        names: dict[str, str] | None = None,
         **options: Any,
     ) -> imports.ImportReport:
         importer = _IMPORTERS[kind]
         given = {"file": file, "skip_bad": skip_bad, **options}
-        check_arguments(f"import of {kind}", importer, given, own=("db", "length"))
+        check_arguments(f"import of {kind}", importer, given, own=("db", "length", "origin"))
+        if source is not None:
+            if kind not in ("judgments", "gold"):
+                raise ValueError(
+                    f"other tools' files are read with --judgments or --gold, not --{kind}"
+                )
+            options["origin"] = Origin(source, names or {})
         length = LengthCheck(self.too_long(), skip=skip_long)
         options |= {"skip_bad": skip_bad, "length": length}
-        if self.serving:
-            return import_apart(importer, self._db, Path(file), **options)
-        return importer(self._db, Path(file), **options)
+        with local_file(file) as path:
+            if self.serving:
+                return import_apart(importer, self._db, path, **options)
+            return importer(self._db, path, **options)
 
     def _iteration(self, number: int) -> dict[str, Any]:
         """The stored iteration, the figures of its reward model, and the seconds that the worker of

@@ -4,7 +4,8 @@ Files are JSON lines, a JSON array, CSV or parquet; docs/data.md lists the colum
 bad rows, `BadFile` reports all of them and nothing is stored; with `skip_bad` the good rows are
 stored.  Ids are digests of the content, so importing a file again adds nothing, or the rest after an
 interruption.  A `LengthCheck` treats rows that are too long for the model as bad rows, or leaves
-them out.
+them out.  With `dry_run`, the report has the first rows as they were understood and what would be
+added, and nothing is stored.
 """
 
 from __future__ import annotations
@@ -26,11 +27,19 @@ from storage.importing.plan import (
     plan_prompts,
     plan_votes,
 )
-from storage.importing.preferences import Labeled, labeled, pair_up, paired_vote, separate_voters
+from storage.importing.preferences import (
+    UNKNOWN_ANNOTATOR,
+    Labeled,
+    labeled,
+    pair_up,
+    paired_vote,
+    separate_voters,
+)
 from storage.importing.row_notes import BadFile, BadRow, RowNotes
 from storage.importing.sheet import ImportInterrupted, ImportReport, Sheet
+from storage.importing.sources.registry import Origin
 from storage.importing.target import Target
-from storage.importing.votes import Answer, Vote
+from storage.importing.votes import Answer, Vote, without_sides
 from storage.importing.written_pairs import COLUMNS as PAIR_COLUMNS
 from storage.importing.written_pairs import WrittenPair, plan_pairs, written_pair
 from storage.labeling.gold import KnownKind
@@ -95,6 +104,7 @@ def import_prompts(
     role: PromptRole | None = None,
     skip_bad: bool = False,
     length: LengthCheck = ANY_LENGTH,
+    dry_run: bool = False,
 ) -> ImportReport:
     """Import prompts to sample from: `prompt` (text or chat messages) or `messages` in each row.
 
@@ -118,7 +128,9 @@ def import_prompts(
 
     found = sheet.parse(parse)
 
-    return sheet.store(db, lambda reader, _: plan_prompts(reader, found), skip_bad=skip_bad)
+    return sheet.store(
+        db, lambda reader, _: plan_prompts(reader, found), skip_bad=skip_bad, dry_run=dry_run
+    )
 
 
 def import_sft(
@@ -127,6 +139,7 @@ def import_sft(
     *,
     skip_bad: bool = False,
     length: LengthCheck = ANY_LENGTH,
+    dry_run: bool = False,
 ) -> ImportReport:
     """Import demonstrations for SFT: a prompt and its answer in each row.
 
@@ -170,7 +183,10 @@ def import_sft(
     found = sheet.parse(parse)
 
     return sheet.store(
-        db, lambda reader, when: plan_demonstrations(reader, found, when=when), skip_bad=skip_bad
+        db,
+        lambda reader, when: plan_demonstrations(reader, found, when=when),
+        skip_bad=skip_bad,
+        dry_run=dry_run,
     )
 
 
@@ -181,29 +197,39 @@ def import_judgments(
     role: PromptRole | None = None,
     skip_bad: bool = False,
     length: LengthCheck = ANY_LENGTH,
+    dry_run: bool = False,
+    origin: Origin | None = None,
 ) -> ImportReport:
     """Import judgments: `prompt, response_a, response_b, annotator, outcome` in each row.
 
     response_a was on the left.  New prompts get `role` (default train); new annotators are people
-    without a password.  Comparisons belong to iteration 0 and are not in the queue.  Raises
-    `BadFile`.
+    without a password.  Comparisons belong to iteration 0 and are not in the queue.  `origin` names
+    another tool that wrote the file.  Raises `BadFile`.
     """
-    sheet = Sheet(file, length)
-    sheet.expect(
-        [_PROMPT, ("response_a",), ("response_b",), ("annotator",), ("outcome",)],
-        known=_JUDGMENT_COLUMNS,
-    )
+    sheet = Sheet(file, length, origin=origin)
+    if origin is None:
+        sheet.expect(
+            [_PROMPT, ("response_a",), ("response_b",), ("annotator",), ("outcome",)],
+            known=_JUDGMENT_COLUMNS,
+        )
     source = Path(file).name
 
     def parse(cells: Cells) -> Vote:
-        vote = _judgment_vote(cells, role=role or "train", source=source)
+        unknown = UNKNOWN_ANNOTATOR if origin else None
+        vote = _judgment_vote(cells, role=role or "train", source=source, annotator=unknown)
+        if origin and (not cells.has("annotator") or cells.has("sides")):
+            vote = without_sides(vote)
         length.require_fit(vote.prompt.messages, vote.a.text, vote.b.text)
         return vote
 
     votes = sheet.parse(parse)
-    return sheet.store(
-        db, lambda reader, when: plan_votes(reader, votes, when=when), skip_bad=skip_bad
-    )
+
+    def plan(reader: Target, when: datetime) -> Plan:
+        # Only other tools' files have votes of unknown people.
+        found = separate_voters(reader, votes) if origin else votes
+        return plan_votes(reader, found, when=when)
+
+    return sheet.store(db, plan, skip_bad=skip_bad, dry_run=dry_run)
 
 
 def import_pairs(
@@ -213,6 +239,7 @@ def import_pairs(
     role: PromptRole | None = None,
     skip_bad: bool = False,
     length: LengthCheck = ANY_LENGTH,
+    dry_run: bool = False,
     max_rows: int | None = None,
 ) -> ImportReport:
     """Import pairs to be judged here: `prompt, response_a, response_b` in each row.
@@ -235,7 +262,7 @@ def import_pairs(
     def plan(target: Target, when: datetime) -> Plan:
         return plan_pairs(target, pairs, when=when, key=target.pseudonym_key())
 
-    return sheet.store(db, plan, skip_bad=skip_bad)
+    return sheet.store(db, plan, skip_bad=skip_bad, dry_run=dry_run)
 
 
 def import_gold(
@@ -245,15 +272,18 @@ def import_gold(
     role: PromptRole | None = None,
     skip_bad: bool = False,
     length: LengthCheck = ANY_LENGTH,
+    dry_run: bool = False,
+    origin: Origin | None = None,
     kind: KnownKind = "gold",
 ) -> ImportReport:
     """Import gold pairs: `prompt, response_a, response_b, answer` (a or b) in each row; practice
     pairs have an `explanation` too.
 
     New prompts get `role`, by default audit: they are neither sampled nor learned from.  Rows are
-    bad as in `import_pairs`.  Raises `BadFile`.
+    bad as in `import_pairs`.  `origin` names another tool that wrote the file, whose ground truths
+    are the gold pairs.  Raises `BadFile`.
     """
-    sheet = Sheet(file, length)
+    sheet = Sheet(file, length, origin=origin, kind="gold")
     practice = kind == "practice"
     needed = [_PROMPT, ("response_a",), ("response_b",), ("answer",)]
     needed += [("explanation",)] if practice else []
@@ -270,7 +300,7 @@ def import_gold(
     def plan(target: Target, when: datetime) -> Plan:
         return plan_gold(target, rows, when=when, key=target.pseudonym_key(), kind=kind)
 
-    return sheet.store(db, plan, skip_bad=skip_bad)
+    return sheet.store(db, plan, skip_bad=skip_bad, dry_run=dry_run)
 
 
 def import_practice(
@@ -280,9 +310,12 @@ def import_practice(
     role: PromptRole | None = None,
     skip_bad: bool = False,
     length: LengthCheck = ANY_LENGTH,
+    dry_run: bool = False,
 ) -> ImportReport:
     """Import practice pairs, as `import_gold` does."""
-    return import_gold(db, file, role=role, skip_bad=skip_bad, length=length, kind="practice")
+    return import_gold(
+        db, file, role=role, skip_bad=skip_bad, length=length, dry_run=dry_run, kind="practice"
+    )
 
 
 def import_preferences(
@@ -292,6 +325,7 @@ def import_preferences(
     role: PromptRole | None = None,
     skip_bad: bool = False,
     length: LengthCheck = ANY_LENGTH,
+    dry_run: bool = False,
 ) -> ImportReport:
     """Import a TRL preference dataset, each row a vote of an unknown annotator.
 
@@ -330,10 +364,13 @@ def import_preferences(
     def plan(reader: Target, when: datetime) -> Plan:
         return plan_votes(reader, separate_voters(reader, votes), when=when)
 
-    return sheet.store(db, plan, skip_bad=skip_bad)
+    return sheet.store(db, plan, skip_bad=skip_bad, dry_run=dry_run)
 
 
-def _judgment_vote(cells: Cells, *, role: PromptRole, source: str) -> Vote:
+def _judgment_vote(
+    cells: Cells, *, role: PromptRole, source: str, annotator: str | None = None
+) -> Vote:
+    """The vote in a row; `annotator` is who gave it if the row does not say."""
     a = Answer(cells.response("response_a"), cells.name("model_a", "imported"))
     b = Answer(cells.response("response_b"), cells.name("model_b", "imported"))
     return Vote(
@@ -345,7 +382,7 @@ def _judgment_vote(cells: Cells, *, role: PromptRole, source: str) -> Vote:
         ),
         a=a,
         b=b,
-        annotator=cells.name("annotator"),
+        annotator=cells.name("annotator", annotator),
         kind=_kind(cells),
         outcome=cast(ScreenOutcome, cells.choice("outcome", get_args(ScreenOutcome))),
         strength=_strength(cells),

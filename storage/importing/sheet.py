@@ -5,11 +5,11 @@ from __future__ import annotations
 import difflib
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from itertools import islice
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from storage.engine.database import Database
 from storage.errors import Conflict, StorageUnavailable
@@ -18,7 +18,10 @@ from storage.importing.cells import Cells
 from storage.importing.filetypes import read_rows
 from storage.importing.long_rows import LengthCheck, LongRow
 from storage.importing.plan import Plan
+from storage.importing.preview import ROWS, shown
 from storage.importing.row_notes import BadFile, BadRow, RowNotes
+from storage.importing.sources.registry import Origin
+from storage.importing.sources.source import Kind
 from storage.importing.target import Target, target_of
 from storage.records import now
 
@@ -46,6 +49,8 @@ class ImportReport:
     warnings: list[BadRow] = field(default_factory=list)
     skipped_in_all: int = 0
     warnings_in_all: int = 0
+    preview: list[dict[str, Any]] = field(default_factory=list)
+    """Of a dry run: the first rows as they were understood."""
 
 
 class ImportInterrupted(ValueError):
@@ -55,20 +60,35 @@ class ImportInterrupted(ValueError):
 class Sheet:
     """A file during its import: its rows, and the notes on them so far."""
 
-    def __init__(self, file: Path, length: LengthCheck, *, max_rows: int | None = None) -> None:
+    def __init__(
+        self,
+        file: Path,
+        length: LengthCheck,
+        *,
+        max_rows: int | None = None,
+        origin: Origin | None = None,
+        kind: Kind = "judgments",
+    ) -> None:
+        """Read the file; with `origin`, as rows of `kind` that another tool wrote."""
         self._path = Path(file)
         self._length = length
         self._skipped = RowNotes()
         rows, self.bad = read_rows(self._path, max_rows=max_rows)
+        if origin:
+            rows, bad, self._skipped = origin.rows(self._path, rows, kind)
+            self.bad = RowNotes.of(self.bad, bad)
         self._rows = deque(rows)
         self._warnings = RowNotes()
+        self._parsed: list[Any] = []  # the first rows
         self._count = len(self._rows) + self.bad.count
         self._columns: dict[str, int] = {}  # the line on which each column first occurs
         for row in rows:
             for name in row.values:
                 self._columns.setdefault(name, row.line)
         if not self._count:
-            raise BadFile(self._path, RowNotes([BadRow(1, "the file has no rows")]))
+            what = f"no {kind}" if origin else "no rows"
+            note = BadRow(1, f"the file has {what}")
+            raise BadFile(self._path, RowNotes.of(RowNotes([note]), self._skipped))
 
     def has(self, column: str) -> bool:
         return column in self._columns
@@ -137,12 +157,20 @@ class Sheet:
             for warning in cells.warnings:
                 self._warnings.append(warning)
         self.bad = RowNotes.of(self.bad, bad)
+        self._parsed = list(made[:ROWS])
         return made
 
     def store(
-        self, db: Database | Target, plan: Callable[[Target, datetime], Plan], *, skip_bad: bool
+        self,
+        db: Database | Target,
+        plan: Callable[[Target, datetime], Plan],
+        *,
+        skip_bad: bool,
+        dry_run: bool = False,
     ) -> ImportReport:
         """Store a plan in batches; raises `BadFile` before anything is stored.
+
+        A dry run stores nothing and reports what would be added.
 
         If others change what the plan depends on, the rest of the file is planned again.  Raises
         ``ImportInterrupted`` if this happens `_MAX_PLANS` times, or if a batch is refused after
@@ -162,6 +190,11 @@ class Sheet:
                         added, f"line {bad.first[0].line}: {bad.first[0].reason}"
                     )
                 first = first or planned
+                if dry_run:
+                    added.update(_new(planned, stored))
+                    return replace(
+                        self._report(first, bad, added), preview=[shown(r) for r in self._parsed]
+                    )
                 try:
                     if _store_batches(target, planned, stored, added):
                         return self._report(first, bad, added)
@@ -197,6 +230,11 @@ class Sheet:
             skipped.first, warnings.first,
             skipped_in_all=skipped.count, warnings_in_all=warnings.count,
         )  # fmt: skip
+
+
+def _new(planned: Plan, stored: dict[str, set[str]]) -> dict[str, int]:
+    groups = planned.groups()
+    return {name: len(records) - len(stored.get(name, ())) for name, records in groups.items()}
 
 
 def _store_batches(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 from typing import Literal
 
@@ -171,3 +171,10 @@ def in_order(votes: Iterable[Vote], when: datetime) -> list[Vote]:
                 placed.add(id(each))
                 ordered.append(each)
     return ordered
+
+
+def without_sides(vote: Vote) -> Vote:
+    """The vote with the preferred response as `a`, for a file that does not know the sides."""
+    if vote.outcome == "b":
+        vote = replace(vote, a=vote.b, b=vote.a, outcome="a")
+    return replace(vote, sides_known=False)
