@@ -13,7 +13,7 @@ from typing import Any
 
 from storage.engine.database import Database
 from storage.errors import NotFound
-from storage.records import Mark, ScreenOutcome
+from storage.records import LIVE, Mark, ScreenOutcome
 from storage.sides import screen_outcome, screen_sides, shown_swapped
 
 PAGE = 30
@@ -34,7 +34,7 @@ _LIST = """
         SELECT j.* FROM current AS j {found}
         WHERE ($before IS NULL OR j.seq < (SELECT seq FROM mine WHERE id = $before))
         ORDER BY j.seq DESC LIMIT $n)
-    SELECT page.*, left(json_extract_string(p.messages, '$[#-1].content'), $snippet) AS prompt
+    SELECT page.*, c.arm, left(json_extract_string(p.messages, '$[#-1].content'), $snippet) AS prompt
     FROM page
     JOIN comparisons AS c ON c.id = page.comparison
     JOIN prompts AS p ON p.id = c.prompt
@@ -58,13 +58,14 @@ _UNKNOWN = "you have no current judgment {id!r}: it may have been revised or und
 
 @dataclass(frozen=True, kw_only=True)
 class ListedJudgment:
-    """A row of the list; `prompt` is the beginning of the last message, and `edited` whether the
-    preferred response was edited."""
+    """A row of the list; `prompt` is the beginning of the last message, `edited` whether the preferred
+    response was edited, and `live` whether the pair is a turn of a live conversation."""
 
     id: str
     outcome: ScreenOutcome
     strength: int | None
     edited: bool
+    live: bool
     created_at: datetime
     prompt: str
 
@@ -147,6 +148,7 @@ def _listed(row: Mapping[str, Any], annotator: str) -> ListedJudgment:
         outcome=screen_outcome(row["outcome"], shown_swapped=swapped),
         strength=row["strength"],
         edited=bool(row["edit"]),
+        live=row["arm"] == LIVE,
         created_at=row["created_at"],
         prompt=row["prompt"] or "",
     )

@@ -24,7 +24,7 @@ from storage.labeling.text_cache import TextCache, Texts
 from storage.records import LEASE_LIFETIME, CheckKind, Comparison, Prompt
 from storage.sides import shown_swapped
 from storage.tables import comparisons, settings
-from storage.tables.pseudonyms import SECRET
+from storage.tables.pseudonyms import SECRET, key_of
 
 T = TypeVar("T")
 
@@ -305,20 +305,18 @@ def progress(db: Database, annotator: str, *, since: datetime) -> Progress:
     kinds: tuple[CheckKind, ...] = ("gold", "reask")
     answered = {kind: row.pop(kind) for kind in kinds}
     plan = settings.check_plan_of(db)
-    secret, remaining = settings.get(db, SECRET), row["remaining"]
+    remaining = row["remaining"]
     row["remaining"] += practice if plan.practice else 0
-    if secret:  # without it, nothing was leased
-        # If checks were not counted, a client could tell them from the count before and after.
-        ahead = {
-            kind: due(
-                plan, kind, bytes.fromhex(secret), annotator, pairs + remaining
-            ) - answered[kind]
-            for kind in kinds
-        }  # fmt: skip
-        # Only judged pairs are asked again, some pairs later.
-        judged = own + max(0, remaining - plan.reask_after)
-        again = max(0, min(ahead["reask"], judged - answered["reask"]))
-        row["remaining"] += min(max(0, ahead["gold"]), left) + again
+    # If checks were not counted, a client could tell them from the count before and after.
+    secret = settings.get(db, SECRET)
+    key = bytes.fromhex(secret) if secret else key_of(db)
+    ahead = {
+        kind: due(plan, kind, key, annotator, pairs + remaining) - answered[kind] for kind in kinds
+    }
+    # Only judged pairs are asked again, some pairs later.
+    judged = own + max(0, remaining - plan.reask_after)
+    again = max(0, min(ahead["reask"], judged - answered["reask"]))
+    row["remaining"] += min(max(0, ahead["gold"]), left) + again
     return Progress(**row)
 
 

@@ -209,11 +209,14 @@ class Desk {
   // A person who has signed in since must not undo another person's acts; another tab has its own.
   get undoable() {
     const away = ["somebody-else", "elsewhere"].includes(this.buffer?.reason);
-    return !away && Boolean(this.history.length || this.latest);
+    const last = this.history.at(-1)?.id ?? this.latest;
+    // In a live conversation, only its own acts.
+    return !away && Boolean(last) && (!this.live?.active || this.live.acts.includes(last));
   }
 
   showVerdict() {
     showVerdict(Boolean(this.shown) || this.undoable);
+    $(".undoing").hidden = Boolean(this.live?.active) && !this.undoable;
   }
 
   // Another tab takes over.
@@ -272,7 +275,7 @@ class Desk {
     this.buffer.advance();
     for (const draft of [draftOf(pair), flagOf(pair)]) this.drafts.forget(draft);
     this.draft.clear();
-    if (pair.live) this.live.answered(pair, more.outcome);
+    if (pair.live) this.live.answered(id, pair, more.outcome);
     this.outbox.add(path, { id, comparison: pair.id, ...more }, { what, prompt: snippet(pair), live: Boolean(pair.live) });
     this.buffer.fill();
     this.unsaid = `${what}. `;

@@ -86,8 +86,9 @@ class Draft {
     $(".safety").hidden = safety === "off";
     $(".reasons").replaceChildren(...["a", "b"].flatMap((side) => this.reasonRow(side, side.toUpperCase(), reasons)));
     $(".reasons").hidden = !reasons.length;
+    for (const title of $$(".details > [role=group] > :first-child")) title.append(" ", keyHint());
     $(".comment").hidden = rationale === "off";
-    $(".comment span").textContent = rationale === "required" ? t("Rationale (required)") : t("Comment");
+    $(".comment b").textContent = rationale === "required" ? t("Rationale (required)") : t("Comment");
     const [why, whyOptional] = [t("Why did you decide this way?"), t("Why did you decide this way? (optional)")];
     $(".comment textarea").placeholder = rationale === "required" ? why : whyOptional;
     this.show();
@@ -187,6 +188,13 @@ class Draft {
       button.setAttribute("aria-pressed", String(Boolean(pressed)));
     }
   }
+}
+
+// `Keys` fills it.
+function keyHint() {
+  const hint = make("kbd");
+  hint.setAttribute("aria-hidden", "true");
+  return hint;
 }
 
 function groupOf(className, label, buttons) {

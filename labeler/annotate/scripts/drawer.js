@@ -81,14 +81,16 @@ class Drawer {
     return (search ? t("No judged pair contains “{search}”.", { search }) : t("You have no judgments yet.")) + missing;
   }
 
-  row({ id, outcome, strength, edited, prompt, created_at: at }) {
+  row({ id, outcome, strength, edited, live, prompt, created_at: at }) {
     const button = make("button", "given");
     button.type = "button";
     const text = make("q", "", prompt.replace(/\s+/g, " ").trim() || t("(empty prompt)"));
     text.dir = "auto";
     const time = make("time", "", momentInWords(at));
     time.dateTime = at;
-    button.append(text, make("span", "", editedInWords(judgmentInWords({ outcome, strength }), edited)), time, make("span", "reopen", t("Reopen")));
+    const judgment = make("span", "", editedInWords(judgmentInWords({ outcome, strength }), edited));
+    const from = live ? [make("span", "from", t("Live conversation"))] : [];
+    button.append(text, judgment, ...from, time, make("span", "reopen", t("Reopen")));
     button.onclick = () => this.choose(id);
     const row = make("li");
     row.dataset.judgment = id;

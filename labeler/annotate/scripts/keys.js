@@ -41,8 +41,8 @@ const ACTIONS = [
   { id: "help", label: t("Show this list"), key: "?", anywhere: true },
 ];
 const FIXED = [
-  { caps: ["Ctrl", "Enter"], label: t("Send the flag, or the judgment with its comment") },
-  { caps: ["Esc"], label: t("Leave the comment; close a panel; keep an earlier judgment") },
+  { caps: ["Ctrl", "Enter"], label: t("Send the message, edit or flag, or the judgment with its comment") },
+  { caps: ["Esc"], label: t("Leave the comment or the marking of passages; close a panel; keep an earlier judgment") },
 ];
 const ARROWS = { arrowleft: "←", arrowright: "→", arrowup: "↑", arrowdown: "↓" };
 

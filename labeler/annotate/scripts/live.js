@@ -35,6 +35,7 @@ class Live {
     this.turns = 0;
     this.suggestions = [];
     this.reset();
+    this.acts = JSON.parse(recall(this.actsKey, "sessionStorage") ?? "[]"); // ids, of the conversation
     this.field.value = drafts.textOf(MESSAGE);
     this.field.oninput = () => drafts.keepText(MESSAGE, this.field.value);
     this.root.querySelector("form").onsubmit = (event) => {
@@ -44,8 +45,10 @@ class Live {
     this.button("fresh").onclick = () => {
       this.reset();
       this.begun = true;
+      this.keepActs([]);
       this.say("");
       this.show();
+      this.changed();
     };
     this.button("stop").onclick = () => this.stop();
     this.start();
@@ -59,6 +62,16 @@ class Live {
 
   get place() {
     return `place.${this.annotator}`;
+  }
+
+  get actsKey() {
+    return `live-acts.${this.annotator}`;
+  }
+
+  // After a reload, the page still knows which act an undo may take back here.
+  keepActs(acts) {
+    this.acts = acts;
+    remember(this.actsKey, JSON.stringify(acts), "sessionStorage");
   }
 
   enter() {
@@ -317,7 +330,8 @@ class Live {
   }
 
   // A turn was judged, skipped or flagged.
-  answered(pair, outcome) {
+  answered(act, pair, outcome) {
+    this.keepActs([...this.acts, act]);
     const reply = { a: pair.a, b: pair.b, tie: pair.a }[outcome];
     this.conversation = pair.live.conversation;
     this.turn = pair.live.turn;

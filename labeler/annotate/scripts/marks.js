@@ -208,8 +208,9 @@ class Marks {
     return found.length === 1 ? found[0] : null;
   }
 
-  // Below the selection, or above it.  On a narrow screen, where the system has its own menu at the
-  // selection, the toolbar is above the choices.
+  // Above the selection, or below it if it was made backwards: the next line that it may cover stays
+  // free.  On a narrow screen, where the system has its own menu at the selection, the toolbar is above
+  // the choices.
   place() {
     const { style, offsetHeight: height, offsetWidth: width } = this.toolbar;
     const choices = Math.min($(".verdict").getBoundingClientRect().top, window.innerHeight);
@@ -221,9 +222,11 @@ class Marks {
     const boxes = text.ranges([start, end]).flatMap((range) => [...range.getClientRects()]);
     if (!boxes.length) return;
     const [first, last] = [boxes[0], boxes.at(-1)];
-    const below = last.bottom + 8;
-    const top = below > bottom ? first.top - height - 8 : below;
-    style.top = `${Math.max(8, Math.min(top, bottom))}px`;
+    const line = parseFloat(getComputedStyle(text.root).lineHeight);
+    const backwards = document.getSelection().direction === "backward";
+    const [above, below] = [first.top - height - 8 - (backwards ? line : 0), last.bottom + 8 + (backwards ? 0 : line)];
+    const tops = (backwards ? [below, above] : [above, below]).filter((top) => top >= 8 && top <= bottom);
+    style.top = `${tops[0] ?? bottom}px`;
     style.left = `${Math.max(8, Math.min(last.left, text.root.getBoundingClientRect().right - width))}px`;
   }
 
@@ -240,7 +243,9 @@ class Marks {
     const { root, pieces } = this.texts.find((text) => text.root.checkVisibility());
     root.focus();
     if (pieces.length) document.getSelection().setPosition(pieces[0].node, 0);
-    this.tell(t("Select with Shift and the arrow keys, then press Enter. Tab goes to the other response, Esc ends."));
+    $(".caret-hint").hidden = false;
+    this.tell("");
+    announce($(".caret-hint").textContent);
   }
 
   get editing() {
@@ -249,6 +254,7 @@ class Marks {
 
   // No caret any more.
   leave() {
+    $(".caret-hint").hidden = true;
     for (const root of $$(".response > .text[contenteditable]")) {
       for (const name of [...Object.keys(CARET), "aria-label"]) root.removeAttribute(name);
     }

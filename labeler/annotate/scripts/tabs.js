@@ -2,7 +2,7 @@
 // judgment would revise the first.  With Web Locks (https or localhost), the lock says which one has it;
 // over plain http, the tabs ask each other.
 
-const PATIENCE = { closing: 500, answer: 500, leaving: 3000 }; // milliseconds
+const PATIENCE = { closing: 500, answer: 500, leaving: 3000, reload: 3000 }; // milliseconds
 
 class Tabs {
   // `enter()` is called when this tab gets the desk, and `leave()` when another tab takes over; it
@@ -17,18 +17,21 @@ class Tabs {
     this.turn = null; // names the latest time that another tab left for this one
     this.channel = new BroadcastChannel(this.name);
     this.channel.onmessage = ({ data }) => this.hear(data);
+    this.asking = false; // whether this tab asks who has the desk
+    this.look = () => {}; // makes a tab that waits look again
+    window.addEventListener("pagehide", () => this.has && this.channel.postMessage({ closed: true }));
   }
 
-  // Wait until this tab has the desk: at once, when it returns to the front after the other tab was
-  // closed, or when the annotator wants it here.
+  // Wait until this tab has the desk: at once, after the other tab was closed, or when the annotator
+  // wants it here.
   async run({ lost = false } = {}) {
     let [wanted, wake] = [false, () => {}];
     $(".here").onclick = () => {
       wanted = true;
       wake();
     };
-    const look = () => wake();
-    window.addEventListener("focus", look);
+    this.look = () => wake();
+    window.addEventListener("focus", this.look); // a tab that crashed says nothing
     // The tab that takes over may need a moment, so the one that lost the desk does not ask at once.
     let has = !lost && (await this.claim(false));
     while (!has) {
@@ -38,7 +41,8 @@ class Tabs {
       wanted = false;
       has = await this.claim(here);
     }
-    window.removeEventListener("focus", look);
+    window.removeEventListener("focus", this.look);
+    this.look = () => {};
     showElsewhere(false);
     this.enter();
   }
@@ -97,10 +101,12 @@ class Tabs {
 
   // Whether another tab answered within so many milliseconds.
   ask(question, patience) {
+    this.asking = question === "who";
     return new Promise((answered) => {
       const finish = (found) => {
         clearTimeout(late);
         this.heard = null;
+        this.asking = false;
         answered(found);
       };
       this.heard = () => finish(true);
@@ -109,12 +115,15 @@ class Tabs {
     });
   }
 
-  async hear({ question, from, turn, to, has }) {
+  async hear({ question, from, turn, to, has, closed }) {
+    if (closed) setTimeout(() => this.look(), PATIENCE.reload); // unless it was only reloaded
     if (to === this.id) {
       if (this.heard) this.heard();
       else if (has) this.lose(); // a busy tab answered late: it was there first
     }
-    if (!question || !this.has) return;
+    // Of two tabs that ask at the same time, one gets the desk.
+    const first = question === "who" && this.asking && this.id < from;
+    if (!question || !(this.has || first)) return;
     if (question === "leave") await this.lose(turn);
     this.channel.postMessage({ to: from, has: this.has });
   }

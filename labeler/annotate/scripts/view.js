@@ -168,7 +168,7 @@ function agreementInWords({ agreement, shared_pairs: pairs }) {
 function fillFigures(figures) {
   if (!figures) {
     const row = make("div");
-    row.append(make("dt", "", t("Your statistics could not be loaded.")), make("dd", "hint", t("Try again in a moment.")));
+    row.append(make("dt", "", t("The statistics could not be loaded.")), make("dd", "hint", t("Try again in a moment.")));
     return $(".figures dl").replaceChildren(row);
   }
   const { judgments, today, decided, median_seconds: seconds } = figures;

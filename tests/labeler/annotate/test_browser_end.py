@@ -139,7 +139,7 @@ def test_today_begins_at_the_annotators_midnight(browser, small, who):
         page.goto(f"{server.url}/label/")
         wait_for_pair(page)
         page.locator(".menu summary").click()
-        page.get_by_role("button", name="Your statistics").click()
+        page.get_by_role("button", name="My statistics").click()
         expect(page.locator("dialog.figures")).to_contain_text("Judged today")
     for path in ("progress", "figures"):
         assert f"{server.url}/label/api/{path}?offset=345" in asked

@@ -49,6 +49,8 @@ def test_every_part_is_reached_by_its_key_and_stored(browser, world, server, who
     with desk_page(browser, world, server, who) as page:
         before = shown(page)
         page.keyboard.press("y")
+        hints = page.locator(".details kbd").all_inner_texts()
+        assert sorted(hints) == ["C", "K", "T", "Y"]
         for key in ("ArrowRight", "Space", "ArrowDown", "Space"):  # A borderline, B safe
             page.keyboard.press(key)
         page.keyboard.press("t")

@@ -11,7 +11,7 @@ from playwright.sync_api import expect
 
 from storage.generation_records import GenerationRefused
 from tests.helpers.browser import chromium, wait_for_pair
-from tests.helpers.desk_browser import desk_page, shown
+from tests.helpers.desk_browser import desk_page, press, shown
 from tests.helpers.desk_world import add_person, make_app, plain_pairs, serving, workspace
 from tests.helpers.scripted_generation import Scripted
 
@@ -283,3 +283,37 @@ def test_without_the_setting_there_is_no_trace_of_it(studio, script):
         assert shown(page)[0].startswith("Question number")
         page.keyboard.press("?")
         expect(page.locator(".help dl")).not_to_contain_text("Live conversation")
+
+
+def test_undo_is_offered_only_for_turns_of_the_conversation(page, script):
+    script.texts = ["One.", "Two."]
+    press(page, "1")
+    undo = page.get_by_role("button", name="Undo")
+    expect(undo).to_be_visible()
+    enter(page)
+    expect(undo).to_be_hidden()
+    page.keyboard.press("Escape")
+    page.keyboard.press("z")
+    expect(page.locator(".announcer")).to_contain_text("There is nothing to undo.")
+    page.locator(".live textarea").focus()
+    say(page, "How long?")
+    expect(undo).to_be_hidden()
+    page.keyboard.press("1")
+    expect(page.locator(".live textarea")).to_be_focused()
+    expect(undo).to_be_visible()
+    expect(page.locator(".status")).to_have_attribute("data-status", "saved")
+    page.reload()
+    expect(page.locator(".live textarea")).to_be_focused()
+    expect(undo).to_be_visible()
+    page.get_by_role("button", name="New conversation").click()
+    expect(undo).to_be_hidden()
+    page.keyboard.press("Escape")
+    page.keyboard.press("m")
+    rows = page.locator(".drawer .given")
+    expect(rows).to_have_count(2)
+    expect(rows.first).to_contain_text("Live conversation")
+    expect(rows.last).not_to_contain_text("Live conversation")
+    page.keyboard.press("Escape")
+    expect(page.locator("body")).to_be_focused()
+    page.keyboard.press("l")
+    expect(undo).to_be_visible()

@@ -55,6 +55,26 @@ SELECT = """
   getSelection().setBaseAndExtent(...start, ...end);
 }
 """
+# Selects a part of the fifth line of a paragraph, from its end if `backwards`; returns the top and bottom
+# of the line that the selection goes on to.
+SELECT_LINE = """
+(backwards) => {
+  const text = [...document.querySelectorAll(".response .text")].find((each) => each.children.length > 2);
+  const node = text.children[2].firstChild;
+  const box = (at) => {
+    const range = document.createRange();
+    range.setStart(node, at);
+    range.setEnd(node, at + 1);
+    return range.getBoundingClientRect();
+  };
+  const starts = [...Array(node.length).keys()].filter((at) => !at || box(at).top > box(at - 1).top + 4);
+  const next = starts[backwards ? 3 : 5];
+  scrollBy(0, box(next).top - innerHeight * 0.3);
+  const ends = [starts[4] + 3, starts[5] - 3];
+  getSelection().setBaseAndExtent(...(backwards ? ends.reverse() : ends).flatMap((end) => [node, end]));
+  return [box(next).top, box(next).bottom];
+}
+"""
 # The highlighted texts by the kind of mark.
 HIGHLIGHTED = """
 () => Object.fromEntries(["good", "bad", "tag"].map((name) => [
@@ -162,6 +182,8 @@ def test_the_keyboard_alone_marks_and_removes(browser, world, server, who):
         page.keyboard.press("h")
         a = page.get_by_role("textbox", name="Text of response A")
         expect(a).to_be_focused()
+        hint = page.locator(".caret-hint")
+        expect(page.locator(".announcer")).to_contain_text("Esc ends.")
         page.keyboard.press("Enter")
         expect(page.locator(".told")).to_have_text(
             "First select text with Shift and the arrow keys."
@@ -182,6 +204,7 @@ def test_the_keyboard_alone_marks_and_removes(browser, world, server, who):
         expect(a).to_be_focused()
         assert rows(page) == [("wrong", "Plants")]
         expect(page.locator(".announcer")).to_have_text("Marked: wrong.")
+        expect(hint).to_be_visible()
         # The caret goes on after the passage.
         for key in ("ArrowRight", *["Shift+ArrowRight"] * 4, "Enter", "Enter"):
             page.keyboard.press(key)
@@ -195,6 +218,7 @@ def test_the_keyboard_alone_marks_and_removes(browser, world, server, who):
         assert rows(page, "b") == [("Good", "Plants")]
         page.keyboard.press("Escape")
         expect(page.locator("[contenteditable=true]")).to_have_count(0)
+        expect(hint).to_be_hidden()
         assert shown(page) == before
         page.locator(".response.a .remove").first.focus()
         page.keyboard.press("Enter")
@@ -295,6 +319,19 @@ def test_a_selection_of_both_responses_or_of_the_prompt_is_none(browser, world, 
         page.evaluate("getSelection().selectAllChildren(document.querySelector('.prompt'))")
         page.evaluate("document.dispatchEvent(new Event('selectionchange'))")
         expect(page.locator(".marking")).to_be_hidden()
+
+
+@pytest.mark.parametrize("height", [860, 420])
+@pytest.mark.parametrize("backwards", [False, True])
+def test_the_reasons_do_not_cover_the_line_that_a_selection_goes_on_to(
+    browser, world, server, who, backwards, height
+):
+    with desk_page(browser, world, server, who, height=height) as page:
+        go_to(page, "Long?")
+        top, bottom = page.evaluate(SELECT_LINE, backwards)
+        expect(page.locator(".marking")).to_be_visible()
+        box = page.locator(".marking").bounding_box()
+        assert box["y"] >= bottom or box["y"] + box["height"] <= top
 
 
 def test_marks_have_limits(browser, world, server, who):

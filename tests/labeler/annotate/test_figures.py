@@ -140,7 +140,7 @@ def test_the_menu_shows_the_figures(fresh_world):
             page.goto(f"{server.url}/label/")
             wait_for_pair(page)
             page.locator(".menu summary").click()
-            page.get_by_role("button", name="Your statistics").click()
+            page.get_by_role("button", name="My statistics").click()
             dialog = page.locator("dialog.figures")
             expect(dialog).to_be_visible()
             for text in ("4 in total", "25%", "100%", "2.5 s", "20 of your pairs"):

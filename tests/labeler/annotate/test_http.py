@@ -248,7 +248,7 @@ def test_own_judgments_are_listed_and_read_by_their_annotator_only(client, world
 
     listed = client.get("/label/api/judgments").json()
     assert [each["outcome"] for each in listed["judgments"]] == ["tie", "a"]
-    fields = {"id", "outcome", "strength", "edited", "created_at", "prompt"}
+    fields = {"id", "outcome", "strength", "edited", "live", "created_at", "prompt"}
     assert set(listed["judgments"][0]) == fields
     assert [each["edited"] for each in listed["judgments"]] == [False, True]
     assert listed["more"] is False

@@ -442,6 +442,15 @@ def test_the_counts_tell_nothing(db: Database, file: Any) -> None:
     assert set(seen) == {"random", "gold", "reask"}
 
 
+def test_checks_are_counted_before_the_first_lease_of_a_workspace(db: Database) -> None:
+    fill(db, 60)
+    set_check_plan(db, CheckPlan(gold_share=0, reask_share=0.1, reask_after=10))
+    before = queue.progress(db, "ann", since=queue.midnight(db.clock()))
+    assert before.remaining == 60 + 5  # a tenth of the pairs after the tenth
+    queue.lease(db, "ann", 1)
+    assert queue.progress(db, "ann", since=queue.midnight(db.clock())) == before
+
+
 def test_model_judges_do_not_get_them(db: Database, file: Any) -> None:
     fill(db, 5)
     import_gold(db, file(gold_rows(2)))
