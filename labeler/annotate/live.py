@@ -1,7 +1,8 @@
 """Live conversations on the annotator's page, independent of HTTP.
 
 The annotator sees two replies side by side and not which model writes which: the ids of the turn are
-random, and the sides follow from them before the first token.
+random, and the sides follow from them before the first token.  The order of the work follows the
+sides too, and errors do not name a model.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ NOT_READY = "There is no model yet. The first one is made before sampling."
 OFF = "Live conversations are off in this project."
 TRAINING = "The model is being trained. Replies are possible when the training has ended."
 ENDED_EARLY = "A reply ended early. Send the message again."
+TOO_LONG = "The conversation may be too long for a reply. Start a new one."
 Event = dict[str, Any]
 
 
@@ -156,11 +158,15 @@ class LiveSession:
         settings = generation.live
         first, second = _models(generation)
         temperatures = settings.temperatures if first == second else settings.temperatures[:1] * 2
-        one, two = (
-            _Side(completion=id, model=model, temperature=temperature, name=turn.side(id))
-            for id, model, temperature in zip(
-                turn.completions, (first, second), temperatures, strict=True
-            )
+        # By side, never by model: who starts first and who is sampled again can be seen.
+        one, two = sorted(
+            (
+                _Side(completion=id, model=model, temperature=temperature, name=turn.side(id))
+                for id, model, temperature in zip(
+                    turn.completions, (first, second), temperatures, strict=True
+                )
+            ),
+            key=lambda side: side.name,
         )
         events: asyncio.Queue[Event | None] = asyncio.Queue()
         replies: dict[str, SampledReply] = {}
@@ -206,13 +212,16 @@ class LiveSession:
             seed=seed,
         )
         text, end = "", None
-        async with aclosing(self._generation.stream(request, person=turn.annotator)) as pieces:
-            async for piece in pieces:
-                if isinstance(piece, ReplyEnd):
-                    end = piece
-                else:
-                    text += piece
-                    events.put_nowait({"event": "text", "side": side.name, "text": piece})
+        try:
+            async with aclosing(self._generation.stream(request, person=turn.annotator)) as pieces:
+                async for piece in pieces:
+                    if isinstance(piece, ReplyEnd):
+                        end = piece
+                    else:
+                        text += piece
+                        events.put_nowait({"event": "text", "side": side.name, "text": piece})
+        except ValueError as error:  # the service's own sentence is in the log and names the model
+            raise GenerationRefused(TOO_LONG) from error
         if end is None:
             raise GenerationRefused(ENDED_EARLY)
         events.put_nowait({"event": "end", "side": side.name})

@@ -51,6 +51,11 @@ _LOG = logging.getLogger(__name__)
 
 STOPPED = "The generation service stopped. Send the message again."
 NOT_STARTED = "The generation service did not start. Tell the researcher: its log says why."
+MODEL_MISSING = (
+    "A model for the replies is missing. Tell the researcher: the server's log names it."
+)
+CROWDED = "Many people are waiting for replies. Try again in a minute."
+OWN_REPLIES = "Wait until your other replies have ended."
 
 
 class Generation:
@@ -186,9 +191,9 @@ class Generation:
         serving = self._config.serving
         with self._lock:
             if self._replies.total() >= serving.queue:
-                raise GenerationBusy("Many people are waiting for replies. Try again in a minute.")
+                raise GenerationBusy(CROWDED)
             if self._replies[person] >= serving.per_person:
-                raise GenerationBusy("Wait until your other replies have ended.")
+                raise GenerationBusy(OWN_REPLIES)
             self._replies[person] += 1
         try:
             yield
@@ -230,7 +235,8 @@ class Generation:
         """The process that serves a model, started if needed."""
         paths = self._paths()
         if model not in paths:
-            raise GenerationRefused(f"This workspace has no model {model}.")
+            _LOG.error("This workspace has no model %s", model)
+            raise GenerationRefused(MODEL_MISSING)  # annotators may read it: it names no model
         engine, serving = self._config.serving.engine, self._config.serving
         key = model if engine == "vllm" else ""
         with self._lock:
@@ -313,7 +319,7 @@ def _raise_refusal(status: int, content: bytes) -> None:
     sentence = _message(content)
     _LOG.warning("The generation service answered %s: %s", status, sentence)
     if status == 429:
-        raise GenerationBusy("Many people are waiting for replies. Try again in a minute.")
+        raise GenerationBusy(CROWDED)
     if status in (400, 422):
         raise ValueError(sentence)
     raise GenerationRefused(

@@ -15,6 +15,7 @@ from types import ModuleType
 from labeler.annotate import live, marks, page, routes, session
 from labeler.html.markdown import NOTICES
 from labeler.security import access, accounts, auth, passwords
+from pipeline.serving import client
 from storage.labeling import live as stored_live
 
 _LABELER = Path(page.__file__).parents[1]
@@ -25,7 +26,8 @@ _PLURAL = re.compile(rf"\btn\(\s*[\w.\[\]]+,\s*{_STRING},\s*{_STRING}")
 _SENTENCES: dict[ModuleType, tuple[str, ...]] = {
     session: ("NEEDS_STRENGTH", "NEEDS_SAFETY", "NEEDS_RATIONALE", "PRACTICE", "DEFAULT_GUIDELINES"),
     marks: ("NOT_THERE",),
-    live: ("NOT_READY", "OFF", "TRAINING", "ENDED_EARLY"),
+    live: ("NOT_READY", "OFF", "TRAINING", "ENDED_EARLY", "TOO_LONG"),
+    client: ("STOPPED", "NOT_STARTED", "MODEL_MISSING", "CROWDED", "OWN_REPLIES"),
     stored_live: ("UNJUDGED", "LAST_TURN", "BOTH_BAD", "SET_ASIDE", "EVALUATION", "ELSEWHERE"),
     routes: ("NOT_STORED", "SIGN_IN_FIRST", "SOMEONE_ELSE"),
     access: ("FOR_RESEARCHERS", "NOT_AVAILABLE"),

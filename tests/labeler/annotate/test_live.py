@@ -13,7 +13,7 @@ import httpx
 import pytest
 from starlette.testclient import TestClient
 
-from labeler.annotate.live import TRAINING
+from labeler.annotate.live import TOO_LONG, TRAINING
 from pipeline.config.sections import Config
 from pipeline.loop import generation as of_loop
 from pipeline.serving.client import Generation
@@ -129,17 +129,17 @@ def test_the_policy_and_the_reference_get_the_same_settings(
 ) -> None:
     script.texts = ["One.", "Two."]
     pair = send(http)[-1]["pair"]
-    assert [request.model for request in script.asked] == ["policy-1", "sft-1"]
+    assert {request.model for request in script.asked} == {"policy-1", "sft-1"}
     assert {request.temperature for request in script.asked} == {1.0}
     rows = db.read(
         "SELECT k.policy, k.text, k.seed FROM comparisons AS c "
         "JOIN completions AS k ON k.id IN (c.first, c.second) WHERE c.id = $id",
         id=pair["id"],
     )
-    seeds = {request.model: request.seed for request in script.asked}
     assert {(r["policy"], r["text"].strip(), r["seed"]) for r in rows} == {
-        ("policy-1", "One.", seeds["policy-1"]), ("sft-1", "Two.", seeds["sft-1"]),
-    }  # fmt: skip
+        (request.model, text, request.seed)
+        for request, text in zip(script.asked, ("One.", "Two."), strict=True)
+    }
 
 
 def test_two_replies_of_the_policy_have_their_own_temperatures(
@@ -149,7 +149,7 @@ def test_two_replies_of_the_policy_have_their_own_temperatures(
     script.texts = ["One.", "Two."]
     send(http)
     assert [request.model for request in script.asked] == ["policy-1", "policy-1"]
-    assert [request.temperature for request in script.asked] == [1.0, 0.5]
+    assert {request.temperature for request in script.asked} == {1.0, 0.5}
     assert script.asked[0].seed != script.asked[1].seed
 
 
@@ -210,15 +210,40 @@ def test_replies_that_stay_equal_are_shown(http: TestClient, script: Scripted) -
     assert script.texts == []
 
 
+def test_neither_the_start_nor_sampling_again_tells_which_model_is_on_a_side(
+    http: TestClient, script: Scripted
+) -> None:
+    """20 turns: if the order followed the model, one of each set would be missing."""
+    started, again = set(), set()
+    for _ in range(20):
+        script.asked.clear()
+        script.texts = ["Same.", "Same.", "Other."]
+        events = send(http)
+        started.add(script.asked[0].model)
+        again.add(script.asked[2].model)
+        judge(http, events[-1]["pair"])
+    assert started == again == {"policy-1", "sft-1"}
+
+
 @pytest.mark.parametrize(
-    "error", [GenerationRefused("It stopped."), GenerationBusy("Wait."), ValueError("Too long.")]
+    ("error", "sentence"),
+    [
+        (GenerationRefused("It stopped."), "It stopped."),
+        (GenerationBusy("Wait."), "Wait."),
+        (ValueError("Too long for policy-1."), TOO_LONG),
+    ],
 )
 def test_a_reply_that_fails_ends_the_other_and_stores_nothing(
-    http: TestClient, script: Scripted, db: Database, ada: Annotator, error: Exception
+    http: TestClient,
+    script: Scripted,
+    db: Database,
+    ada: Annotator,
+    error: Exception,
+    sentence: str,
 ) -> None:
     script.texts = ["a " * 10_000, error]
     *_, last = send(http)
-    assert last == {"event": "error", "error": str(error)}
+    assert last == {"event": "error", "error": sentence}
     assert script.open == 0
     assert stored(db, ada) == 0
     script.texts = ["One.", "Two."]

@@ -136,7 +136,7 @@ def test_a_long_conversation_and_an_unknown_model_are_refused(warm: Generation) 
     with pytest.raises(ValueError, match="too long for sft-1"):
         asyncio.run(read(warm, long))
     unknown = ReplyRequest(model="policy-7", messages=LONG.messages, max_tokens=6)
-    with pytest.raises(GenerationRefused, match="no model policy-7"):
+    with pytest.raises(GenerationRefused, match="A model for the replies is missing"):
         asyncio.run(read(warm, unknown))
 
 
