@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from commands.app import DEFAULT, AsJson, Sets, Workspace, app, log_progress
+from commands.app import DEFAULT, AsJson, Sets, Workspace, app, log_progress, show
 from commands.studio import connect
 from pipeline.config.sections import Config
 from pipeline.loop.settings_view import as_lines, form
@@ -212,6 +212,17 @@ def leaderboard_command(
     with connect(workspace) as target:
         found = target.call("leaderboard", anchor=anchor, category=category)
     typer.echo(json.dumps(found) if as_json else format_board(from_json(ModelBoard, found)))
+
+
+@app.command("evidence")
+def evidence_command(
+    out: Annotated[Path, typer.Option(help="FILE.zip, outside the workspace.")],
+    workspace: Workspace = DEFAULT,
+    as_json: AsJson = False,
+) -> None:
+    """Write a package with which a reviewer recomputes every figure from the judgments."""
+    with connect(workspace) as target:
+        show(target.call("evidence", out=str(out.resolve())), as_json)
 
 
 @app.command("settings")

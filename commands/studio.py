@@ -69,6 +69,7 @@ class Studio:
         self.commands.register("gate", self.loop.gate)
         self.commands.register("gate.override", self.loop.override_gate)
         self.commands.register("leaderboard", self.loop.model_board)
+        self.commands.register("evidence", self.loop.evidence)
         self.commands.register("reward.report", self.loop.reports.report)
         self.commands.register("status", self._status)
 

@@ -13,9 +13,11 @@ import threading
 from collections.abc import Mapping
 from dataclasses import fields, replace
 from functools import partial
+from pathlib import Path
 
 from pipeline.config import metric_definitions, paths
 from pipeline.config.sections import Config
+from pipeline.evidence.package import Package, write_package
 from pipeline.loop.remedies import describe_stopped
 from pipeline.loop.settings_view import form, overridden
 from pipeline.loop.stage_inputs import Preparation, require_reference
@@ -201,6 +203,10 @@ class Loop:
             anchor=anchor,
             category=category,
         )
+
+    def evidence(self, out: str) -> Package:
+        """Write an evidence package with the current figures; see `write_package`."""
+        return write_package(self._db, self._current_config(), Path(out))
 
     def override_gate(
         self, ruling: str, reason: str, *, policy: str | None = None, researcher: str = ""

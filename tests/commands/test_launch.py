@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from typer.testing import CliRunner
 
 from commands.main import app, main
 from pipeline.config.sections import Config
+from pipeline.evidence.check import differences
 from storage import records
 from storage.engine.backup import backup
 from storage.engine.database import Database
@@ -428,6 +430,20 @@ def test_simulate_and_iterate_run_through_on_the_demo(tmp_path: Path):
     shown = told("gate", "--policy", "policy-2", "--workspace", place)
     assert shown.startswith("policy-2: blocked")
     assert "policy-1" not in shown
+
+    # A reviewer recomputes what training measured.
+    told("evidence", "--out", tmp_path / "study.zip", "--workspace", place)
+    shutil.unpack_archive(tmp_path / "study.zip", tmp_path)
+    package = tmp_path / "study"
+    ended = subprocess.run(
+        [sys.executable, "verify.py"], cwd=package, capture_output=True, text=True, check=False
+    )
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    stated = json.loads((package / "evidence.json").read_text())["figures"]["reward models"]
+    with Database.open(place) as db:
+        for model in models.listing(db, role="reward"):
+            trained = json.loads(json.dumps(model.summary["quality"]))
+            assert differences(trained, stated[model.id]["quality"]) == []
 
 
 def test_the_reward_report_says_that_there_is_nothing_to_report_on(workspace: Path):

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from pipeline.reward.quality.ceiling import MIN_OVERLAP, noise_ceiling, share_of_ceiling
-from pipeline.reward.quality.metrics import expected_calibration_error
+from pipeline.statistics.calibration_error import expected_calibration_error
 from pipeline.statistics.winrate import cluster_numbers, clustered_mean, win_rate
 from storage.analysis.intervals import WinRate, student_t
 from storage.records import RANDOM_STREAM

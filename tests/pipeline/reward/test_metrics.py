@@ -7,7 +7,8 @@ import math
 import pytest
 
 from pipeline.reward.likelihood import FIRST, SECOND, TIE
-from pipeline.reward.quality.metrics import expected_calibration_error, held_out_metrics
+from pipeline.reward.quality.metrics import held_out_metrics
+from pipeline.statistics.calibration_error import expected_calibration_error
 from tests.helpers.judged_pairs import pair
 
 

@@ -20,7 +20,7 @@ from pipeline.reward.quality.figures import (
     outcomes,
 )
 from pipeline.reward.quality.held_out import coin_log_loss
-from pipeline.reward.quality.metrics import expected_calibration_error
+from pipeline.statistics.calibration_error import expected_calibration_error
 from pipeline.statistics.winrate import win_rate
 from storage.reports import LengthBias
 from tests.helpers.held_out_rows import figures, row

@@ -1,0 +1,1 @@
+"""The evidence package: the records behind a workspace's figures, and a check that recomputes them."""

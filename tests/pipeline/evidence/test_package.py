@@ -1,0 +1,200 @@
+"""The evidence package: what is in it, and that the check notices every change."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from pipeline.config.sections import Config
+from pipeline.evidence.check import write_sums
+from pipeline.evidence.package import write_package
+from pipeline.promotion import gate
+from storage.analysis.agreement import agreement
+from storage.engine.database import Database
+from storage.reports import to_json
+from storage.tables import models, policy_judgments
+from tests.helpers.held_out_rows import row
+from tests.helpers.research_seed import PEOPLE, Seeding
+
+
+@pytest.fixture
+def studied(db: Database) -> Database:
+    """Two finished iterations; the second reward model has predictions for 24 judgments, of which it
+    is right about 18."""
+    seeding = Seeding(db)
+    seeding.history()
+    seeding.judge_policies(2, wins=0.7)
+    [model] = [each for each in models.reward_models(db) if "quality" in each.summary]
+    learned = db.read(
+        "SELECT j.id, j.annotator, c.prompt FROM snapshot_judgments AS n "
+        "JOIN judgments AS j ON j.id = n.judgment JOIN comparisons AS c ON c.id = j.comparison "
+        "WHERE n.snapshot LIKE 's-2-%' ORDER BY j.id LIMIT 24"
+    )
+    rows = [
+        row(1.5 if n % 4 else -1.5, "first", name=each["id"], prompt=each["prompt"])
+        | {"annotator": each["annotator"]}
+        for n, each in enumerate(learned)
+    ]
+    outputs = db.workspace / str(model.directory) / "outputs"
+    outputs.mkdir(parents=True)
+    pd.DataFrame(rows).to_parquet(outputs / "held_out.parquet")
+    return db
+
+
+@pytest.fixture
+def package(studied: Database, tmp_path: Path) -> Path:
+    write_package(studied, Config(), tmp_path / "study.zip")
+    with zipfile.ZipFile(tmp_path / "study.zip") as archive:
+        archive.extractall(tmp_path)
+    return tmp_path / "study"
+
+
+def verify(package: Path) -> tuple[int, str]:
+    """What a reviewer sees: the package's own script, away from this repository."""
+    ran = subprocess.run(
+        [sys.executable, "verify.py"], cwd=package, capture_output=True, text=True, check=False,
+        env={"PATH": "/usr/bin"},
+    )  # fmt: skip
+    return ran.returncode, ran.stdout + ran.stderr
+
+
+def change(file: Path, edit: Any) -> None:
+    """Edit a parquet file as a forger does, who also writes the digests again."""
+    rows = pd.read_parquet(file)
+    edit(rows)
+    rows.to_parquet(file, index=False)
+
+
+def test_a_reviewer_gets_the_same_figures(studied: Database, package: Path) -> None:
+    code, told = verify(package)
+    assert code == 0, told
+    assert told.count("ok: ") == 7
+    stated = json.loads((package / "evidence.json").read_text())["figures"]
+    # What the pages show.
+    shown = json.loads(
+        json.dumps(to_json(gate.report(policy_judgments.evidence(studied), Config())))
+    )
+    assert stated["gate"] == shown
+    agreed = agreement(studied)
+    assert stated["agreement"]["alpha"] == agreed.alpha
+    assert len(stated["agreement"]["kappas"]) == len(agreed.kappas) > 0
+    accuracy = stated["reward models"]["reward-2"]["quality"]["accuracy"]
+    assert (accuracy["win_rate"], accuracy["comparisons"]) == (18 / 24, 24)
+    assert sum(row["judgments"] for row in stated["judgments"]) == len(
+        studied.read("SELECT id FROM current_judgments")
+    )
+
+
+def test_one_changed_vote_is_noticed(package: Path) -> None:
+    def flip(rows: pd.DataFrame) -> None:
+        chosen = rows.index[rows["outcome"] == "first"][0]
+        rows.loc[chosen, "outcome"] = "second"
+
+    change(package / "data" / "judgments.parquet", flip)
+    code, told = verify(package)
+    assert code == 1
+    assert "data/judgments.parquet was changed" in told
+    write_sums(package)  # a careful forger
+    code, told = verify(package)
+    assert code == 1
+    assert "ok: files" in told
+    assert "DIFFERENT: judgments" in told
+
+
+@pytest.mark.parametrize(
+    ("file", "edit", "subject"),
+    [
+        ("reward/reward-2/held_out.parquet", {"d": -1.5}, "reward models"),
+        ("data/predictions.parquet", {"first": 0.99}, "gate"),
+    ],
+)
+def test_changed_predictions_are_noticed(
+    package: Path, file: str, edit: dict[str, float], subject: str
+) -> None:
+    change(package / file, lambda rows: rows.__setitem__(*next(iter(edit.items()))))
+    write_sums(package)
+    code, told = verify(package)
+    assert code == 1
+    assert f"DIFFERENT: {subject}" in told
+
+
+def test_a_changed_figure_is_noticed(package: Path) -> None:
+    evidence = json.loads((package / "evidence.json").read_text())
+    evidence["figures"]["reward models"]["reward-2"]["quality"]["accuracy"]["win_rate"] = 0.9
+    (package / "evidence.json").write_text(json.dumps(evidence))
+    write_sums(package)
+    code, told = verify(package)
+    assert code == 1
+    assert "accuracy › win_rate: stated 0.9, computed 0.75" in told
+
+
+def test_added_and_missing_files_are_noticed(package: Path) -> None:
+    (package / "data" / "more.parquet").write_bytes(b"")
+    (package / "guidelines").mkdir(exist_ok=True)
+    (package / "README.md").unlink()
+    code, told = verify(package)
+    assert code == 1
+    assert "data/more.parquet was added" in told
+    assert "README.md is missing" in told
+
+
+def test_a_package_has_pseudonyms_and_no_secrets(studied: Database, package: Path) -> None:
+    people = pd.read_parquet(package / "data" / "annotators.parquet")
+    assert people["name"].str.startswith("annotator-").all()
+    assert people["password_hash"].isna().all()
+    # The researcher's id is also the name of a role.
+    ids = [r["id"] for r in studied.read("SELECT id FROM annotators WHERE id <> 'researcher'")]
+    ids += [row["id"] for row in studied.read("SELECT id FROM judgments")]
+    for file in package.rglob("*.parquet"):
+        text = pd.read_parquet(file).to_csv()
+        # Completions are texts of models, and may contain any word.
+        for name in [*ids, *(PEOPLE if file.stem not in ("completions", "prompts") else ())]:
+            assert f",{name}," not in text, (file.name, name)
+    assert not (package / "data" / "tokens.parquet").exists()
+    assert not (package / "data" / "settings.parquet").exists()
+
+
+def test_the_same_workspace_gives_the_same_digest_but_for_the_time(
+    studied: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    moment = studied.read("SELECT max(created_at) AS at FROM judgments")[0]["at"]
+    monkeypatch.setattr("pipeline.evidence.package.now", lambda: moment)
+    made = [write_package(studied, Config(), tmp_path / f"{n}.zip") for n in range(2)]
+    assert made[0].digest == made[1].digest
+    assert (made[0].judgments, made[0].figures > 100) == (made[1].judgments, True)
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        ("study.tar", "study.tar must end in .zip"),
+        ("taken.zip", "exists; choose another name"),
+        ("workspace/study.zip", "is in the workspace"),
+        ("none/study.zip", "choose another place for --out"),
+    ],
+)
+def test_wrong_places_are_refused(db: Database, tmp_path: Path, name: str, sentence: str) -> None:
+    (tmp_path / "taken.zip").touch()
+    place = db.workspace / "study.zip" if name.startswith("workspace") else tmp_path / name
+    with pytest.raises(ValueError, match=sentence):
+        write_package(db, Config(), place)
+
+
+def test_an_empty_workspace_has_a_package(db: Database, tmp_path: Path) -> None:
+    write_package(db, Config(), tmp_path / "empty.zip")
+    with zipfile.ZipFile(tmp_path / "empty.zip") as archive:
+        archive.extractall(tmp_path)
+    assert verify(tmp_path / "empty")[0] == 0
+
+
+def test_the_check_needs_no_torch() -> None:
+    code = "import sys, pipeline.evidence.check; print(sorted({'torch', 'transformers', 'gradio'} & set(sys.modules)))"
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ran.stdout.strip() == "[]"
