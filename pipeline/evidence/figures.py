@@ -21,6 +21,7 @@ from pipeline.reward.report.verdict import verdict
 from storage.analysis.agreement import agreement
 from storage.analysis.checks import check_results
 from storage.engine.database import Database
+from storage.gate_records import Evidence
 from storage.records import RANDOM_STREAM
 from storage.reports import Quality, from_json, to_json
 from storage.tables import models, policy_judgments
@@ -88,7 +89,7 @@ def figures(
         "checks": {
             (names or {}).get(who, who): to_json(found) for who, found in check_results(db).items()
         },
-        "gate": to_json(gate.report(policy_judgments.evidence(db), config)),
+        "gate": to_json(gate.report(_evidence(db), config)),
         "leaderboard": to_json(model_board(judged(db), reference=reference)),
         "reward models": {
             model.id: _reward_model(db, model.summary, model.snapshot, reward / model.id)
@@ -96,6 +97,13 @@ def figures(
             if (reward / model.id / "held_out.parquet").exists()
         },
     }
+
+
+def _evidence(db: Database) -> Evidence:
+    """The gate's evidence without the names of the researchers who made rulings."""
+    found = policy_judgments.evidence(db)
+    unnamed = {policy: replace(each, researcher="") for policy, each in found.overrides.items()}
+    return replace(found, overrides=unnamed)
 
 
 def _reward_model(

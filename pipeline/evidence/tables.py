@@ -35,7 +35,7 @@ _WRITTEN: Mapping[str, Mapping[str, str]] = {
     "snapshots": {},
     "snapshot_judgments": {"judgment": _JUDGMENT},
     "predictions": {},
-    "gate_overrides": {"researcher": "'researcher'"},
+    "gate_overrides": {"researcher": "''"},
     "items": {},
 }
 _COLUMNS = (

@@ -31,6 +31,7 @@ def studied(db: Database) -> Database:
     seeding = Seeding(db)
     seeding.history()
     seeding.judge_policies(2, wins=0.7)
+    policy_judgments.override(db, "policy-1", "block", reason="Too long.", researcher="Rosa")
     [model] = [each for each in models.reward_models(db) if "quality" in each.summary]
     learned = db.read(
         "SELECT j.id, j.annotator, c.prompt FROM snapshot_judgments AS n "
@@ -81,7 +82,10 @@ def test_a_reviewer_gets_the_same_figures(studied: Database, package: Path) -> N
     shown = json.loads(
         json.dumps(to_json(gate.report(policy_judgments.evidence(studied), Config())))
     )
-    assert stated["gate"] == shown
+    text = json.dumps(shown["policies"], ensure_ascii=False)
+    assert "Rosa ruled “block”" in text
+    text = text.replace("Rosa ruled", "A researcher ruled").replace('"Rosa"', '""')
+    assert stated["gate"] == shown | {"policies": json.loads(text)}
     agreed = agreement(studied)
     assert stated["agreement"]["alpha"] == agreed.alpha
     assert len(stated["agreement"]["kappas"]) == len(agreed.kappas) > 0
