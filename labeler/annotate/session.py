@@ -24,6 +24,7 @@ from storage.labeling.own_figures import OwnFigures, own_figures
 from storage.labeling.own_judgments import (
     ListedJudgment,
     OwnJudgment,
+    given_judgment,
     own_judgment,
     own_judgments,
 )
@@ -119,11 +120,12 @@ class PracticeAnswer(ShownText):
 
 @dataclass(frozen=True, kw_only=True)
 class Undone:
-    """The act that was undone, and its pair to judge again."""
+    """The act that was undone, and its pair to judge again; `judgment` as it was given, if it is one."""
 
     id: str
     kind: str
     pair: ShownPair
+    judgment: OwnJudgment | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -254,7 +256,15 @@ class LabelSession:
         """Undo the act `replaces`, or their latest one; returns its pair with the same sides."""
         undone = judgments.undo(self._db, id=id, annotator=annotator.id, replaces=replaces)
         pair = queue.pair(self._db, annotator.id, undone.comparison)
-        return Undone(id=undone.id, kind=_kind(undone), pair=shown_pair(pair))
+        kind = _kind(undone)
+        return Undone(
+            id=undone.id,
+            kind=kind,
+            pair=shown_pair(pair),
+            judgment=(
+                given_judgment(self._db, annotator.id, undone.id) if kind == "judgment" else None
+            ),
+        )
 
     def with_others(self, annotator: Annotator) -> int:
         """How many pairs they could judge are leased to others; they may receive them later."""

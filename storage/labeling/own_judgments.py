@@ -52,6 +52,7 @@ _FOUND = """
             lower($search))
 """
 _ONE = f"{_CURRENT} FROM current WHERE id = $id"
+_GIVEN = "FROM judgments WHERE id = $id AND annotator = $annotator"
 _OWN = "SELECT 1 FROM judgments WHERE id = $id AND annotator = $annotator"
 _UNKNOWN = "you have no current judgment {id!r}: it may have been revised or undone, perhaps in another tab"
 
@@ -111,7 +112,15 @@ def own_judgment(db: Database, annotator: str, id: str) -> OwnJudgment:
     rows: Sequence[Mapping[str, Any]] = db.read(_ONE, annotator=annotator, id=id)
     if not rows:
         raise NotFound(_UNKNOWN.format(id=id))
-    row = rows[0]
+    return _own(rows[0], annotator)
+
+
+def given_judgment(db: Database, annotator: str, id: str) -> OwnJudgment:
+    """A judgment that the annotator gave, even if it was undone or revised."""
+    return _own(db.read(_GIVEN, annotator=annotator, id=id)[0], annotator)
+
+
+def _own(row: Mapping[str, Any], annotator: str) -> OwnJudgment:
     swapped = shown_swapped(annotator, row["comparison"])
     criteria = json.loads(row["criteria"] or "{}")
     return OwnJudgment(

@@ -255,7 +255,7 @@ class Desk {
     this.everSaved = true;
     this.counts.saved(act, data);
     this.drawer.refresh();
-    if (data.undone && !act.note.local) this.cameBack(data.undone.pair);
+    if (data.undone && !act.note.local) this.cameBack(data.undone);
     if (data.practice) this.practice.explain(data.practice, act, this.history.find(({ id }) => id === act.id)?.pair);
   }
 
@@ -454,9 +454,11 @@ class Desk {
   }
 
   // The server's answer may be late: if the annotator is writing by then, keep the pair on screen.
-  cameBack(pair) {
+  cameBack({ pair, judgment }) {
     const writing = $("dialog[open]") || document.activeElement?.closest?.(".desk textarea");
-    if (!writing) return this.comeBack(pair, EMPTY);
+    const draft = judgment ? { ...partsOf(judgment), edits: judgment.edit ? { [judgment.outcome]: judgment.edit } : {} } : EMPTY;
+    if (!writing) return this.comeBack(pair, draft);
+    this.drafts.keep(pair, draft);
     this.buffer.putNext(pair);
     showTrace(t("Undone"));
     announce(t("Undone. The pair comes next."));

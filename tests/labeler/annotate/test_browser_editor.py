@@ -60,7 +60,11 @@ def test_the_editor_shows_both_responses_and_takes_the_keys_of_a_judgment(
         before = shown(page)
         editor = page.locator(".editor")
         page.keyboard.press("e")
-        assert tuple(editor.locator(".option p").all_inner_texts()) == before[1:]
+        options = editor.locator(".option")
+        assert tuple(options.locator("p").all_inner_texts()) == before[1:]
+        options.last.locator("p").evaluate("p => { p.textContent = 'long '.repeat(60); }")
+        boxes = options.evaluate_all("all => all.map((e) => e.getBoundingClientRect().toJSON())")
+        assert (boxes[0]["top"], boxes[0]["height"]) == (boxes[1]["top"], boxes[1]["height"])
         page.keyboard.press("o")
         page.keyboard.press("2")
         expect(editor.locator("textarea")).to_be_focused()

@@ -159,6 +159,9 @@ def test_undo_brings_pair_and_draft_back_and_history_keeps_both(browser, world, 
         page.keyboard.press("z")
         wait_for_shown(page, before)
         expect(page.locator("[data-strength='1']")).to_have_attribute("aria-pressed", "true")
+        page.keyboard.press("c")
+        page.keyboard.type("B names the reason")
+        page.keyboard.press("Escape")
         page.keyboard.press("2")
         wait_for_other(page, before)
         status(page, "saved")
@@ -167,11 +170,13 @@ def test_undo_brings_pair_and_draft_back_and_history_keeps_both(browser, world, 
         withdrawals = db.read("SELECT replaces FROM withdrawals WHERE annotator = $who", who=who.id)
         assert [row["replaces"] for row in withdrawals] == [rows[0]["id"]]
 
-        # After a reload the page no longer knows what was last; the server does.
+        # After a reload the page no longer knows what was last; the server does, with its details.
         page.reload()
         wait_for_pair(page)
         page.keyboard.press("z")
         wait_for_shown(page, before)
+        expect(page.locator("[data-strength='1']")).to_have_attribute("aria-pressed", "true")
+        expect(page.locator(".comment textarea")).to_have_value("B names the reason")
 
 
 def test_skip_and_flag(browser, world, server, who):

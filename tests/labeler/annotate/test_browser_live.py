@@ -66,6 +66,10 @@ def test_a_conversation_by_keyboard_alone(page, script):
     talk = page.locator(".live .talk .turn")
     expect(talk).to_have_count(2)
     expect(talk.last).to_contain_text(b)
+    sizes = talk.locator(".text").evaluate_all(
+        "all => all.map((e) => getComputedStyle(e).fontSize)"
+    )
+    assert len(set(sizes)) == 1
     expect(page.locator(".live textarea")).to_be_focused()
     say(page, "And then?")
     assert shown(page)[0] == "And then?"

@@ -359,6 +359,22 @@ def test_a_pair_never_leased_is_409_and_an_unknown_one_404(client, world):
     assert client.post("/label/api/judgments", json=body({"id": "c-none"})).status_code == 404
 
 
+def test_an_undo_answers_with_the_judgment_as_it_was_given(client):
+    (pair,) = take(client, 1)
+    details = {"strength": 2, "criteria": {"clear": "b"}, "safety": {"a": "safe"}, "comment": "Why"}
+    said = body(pair, "a", edit="A better text.", **details)
+    assert client.post("/label/api/judgments", json=said).status_code == 200
+    shown = client.get(f"/label/api/judgments/{said['id']}").json()["judgment"]
+
+    undo = {"id": str(uuid.uuid4())}
+    for _ in range(2):
+        undone = client.post("/label/api/undo", json=undo).json()["undone"]
+        assert undone["judgment"] == shown
+    assert (shown["outcome"], shown["edit"]) == ("a", "A better text.")
+    assert details.items() <= shown.items()
+    client.post("/label/api/release", json={"comparisons": [pair["id"]]})  # others need pairs too
+
+
 def test_skip_flag_and_undo(client):
     first, second = take(client, 2)
     skipped = {"id": str(uuid.uuid4()), "comparison": first["id"]}
@@ -373,7 +389,9 @@ def test_skip_flag_and_undo(client):
     for _ in range(2):
         answer = client.post("/label/api/undo", json=undo)
         assert answer.status_code == 200
-        assert answer.json()["undone"] == {"id": skipped["id"], "kind": "skip", "pair": first}
+        assert answer.json()["undone"] == {
+            "id": skipped["id"], "kind": "skip", "pair": first, "judgment": None,
+        }  # fmt: skip
     latest = client.post("/label/api/undo", json={"id": str(uuid.uuid4())}).json()["undone"]
     assert (latest["kind"], latest["pair"]) == ("flag", second)
     nothing = client.post("/label/api/undo", json={"id": str(uuid.uuid4())})
