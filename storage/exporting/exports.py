@@ -301,14 +301,19 @@ class _Dataset:
     def why_empty(self) -> str:
         if not self.contents.outcomes:
             return "there are no judgments to export yet"
-        if others := self._left_out():
-            return f"nothing is left to export: {'; '.join(others)}"
-        if self._format in EDIT_FORMATS:
-            return "nothing is left to export: nobody has edited a response"
-        return (
-            f"nothing is left to export: all {self.contents.outcomes.total()} judgments are ties or "
-            "both bad, which this export drops; split or keep ties"
-        )
+        others = self._left_out()
+        # Left out for their outcome, or because they have no edit.
+        rest = sum(self.contents.left_out[name] for name in ("preference", "tie", "both_bad"))
+        if rest and self._format in EDIT_FORMATS:
+            edited = f"the other {rest} judgments have no edit"
+            others.insert(0, edited if others else "nobody has edited a response")
+        elif rest:
+            others.insert(
+                0,
+                f"{'the other' if others else 'all'} {rest} judgments are ties or both bad, "
+                "which this export drops; split or keep ties",
+            )
+        return f"nothing is left to export: {'; '.join(others)}"
 
     def _left_out(self) -> list[str]:
         """The judgments left out for a reason other than their outcome, one sentence per reason."""

@@ -115,3 +115,8 @@ def test_an_export_of_nothing_but_prompts_kept_apart_is_an_error(
     import_judgments(db, file(JUDGMENTS[1:2], "judgments.jsonl"))
     with pytest.raises(ValueError, match="nothing is left to export: 1 on held-out prompts left"):
         export(db, format="trl", out=tmp_path / "out.jsonl")
+    import_judgments(db, file(JUDGMENTS, "judgments.jsonl"))
+    with pytest.raises(
+        ValueError, match=r"the other \d judgments have no edit; .* on held-out prompts"
+    ):
+        export(db, format="sft", out=tmp_path / "out.jsonl")
