@@ -1,11 +1,13 @@
-"""`iterate`, `resume`, `retry` and `label-more`: the loop from the command line."""
+"""`iterate`, `cancel`, `resume`, `retry`, `label-more` and `runs`: the loop from the command line."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from commands.app import DEFAULT, Sets, Workspace, app, log_progress, show
+import typer
+
+from commands.app import DEFAULT, AsJson, Sets, Workspace, app, log_progress, show
 from commands.studio import connect
 from pipeline.loop.settings_view import check_unlocked
 from pipeline.loop.workspace_config import load_settings
@@ -56,6 +58,40 @@ def label_more(workspace: Workspace = DEFAULT) -> None:
     with connect(workspace) as target:
         target.call("label-more")
     print("the loop is waiting for labels; the next training uses a new snapshot of them")
+
+
+@app.command()
+def cancel(workspace: Workspace = DEFAULT, as_json: AsJson = False) -> None:
+    """Stop the running stage after its current step; `resume` or `retry` continues."""
+    with connect(workspace) as target:
+        stopped = target.call("cancel")
+    if as_json:
+        show(stopped, as_json)
+    else:
+        print(f"the {stopped['stage']} stage stops after its current step ({stopped['run']})")
+
+
+@app.command("runs")
+def runs_command(
+    run: Annotated[str | None, typer.Argument(help="One run, with its settings.")] = None,
+    workspace: Workspace = DEFAULT,
+    iteration: Annotated[int | None, typer.Option(help="Only the runs of this iteration.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """List the runs and the settings that changed from run to run, or show one run."""
+    if run is not None and iteration is not None:
+        raise ValueError("give a run or --iteration, not both")
+    with connect(workspace) as target:
+        found = (
+            target.call("runs.list", iteration=iteration)
+            if run is None
+            else target.call("runs.get", id=run)
+        )
+    if run is None and not as_json:
+        for each in found:
+            changed = [f"{name}={value}" for name, value in each["changed"].items()]
+            each |= {"progress": f"{each['progress']:.0%}", "changed": ", ".join(changed)}
+    show(found, as_json)
 
 
 def continue_stage(workspace: Path, how: str, **arguments: Any) -> None:

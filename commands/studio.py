@@ -30,7 +30,7 @@ from storage.errors import WorkspaceLocked
 from storage.records import Prompt
 from storage.reports import LoopState, SettingView, from_json
 from storage.status import Status, status
-from storage.tables import prompts
+from storage.tables import prompts, runs
 
 GENERATION_LOG = "generation.log"
 LAUNCH = Path(__file__).parents[1] / "launch.py"
@@ -64,6 +64,7 @@ class Studio:
         self.commands.register("advance", self.advance)
         self.commands.register("resume", self._resume)
         self.commands.register("retry", self._retry)
+        self.commands.register("cancel", self._cancel)
         self.commands.register("label-more", lambda: self.loop.label_more(self.loop.stopped().id))
         self.commands.register("settings", lambda: [asdict(s) for s in self.loop.settings()])
         self.commands.register("gate", self.loop.gate)
@@ -78,6 +79,15 @@ class Studio:
 
     def _resume(self, overrides: dict[str, str] | None = None) -> None:
         self.loop.resume(self.loop.stopped().id, overrides)
+
+    def _cancel(self) -> dict[str, str]:
+        """Ask the running stage to stop; ValueError if none runs."""
+        self.loop.refresh()
+        running = [run for run in runs.listing(self.db) if run.status == "running"]
+        if not running:
+            raise ValueError("no stage is running; there is nothing to cancel")
+        self.loop.cancel(running[-1].id)
+        return {"run": running[-1].id, "stage": runs.name(running[-1])}
 
     def _train(self, overrides: dict[str, str]) -> None:
         self.loop.train(overrides, by_operator=True)

@@ -25,9 +25,9 @@ from storage.importing.hub_files import local_file
 from storage.importing.long_rows import LengthCheck, TooLong
 from storage.importing.sources.registry import Origin
 from storage.labeling import flag_answers, gold, judgments, model_judges
-from storage.records import Annotator, AnnotatorKind, AnnotatorRole, new_id
+from storage.records import Annotator, AnnotatorKind, AnnotatorRole, Run, new_id
 from storage.reports import to_json
-from storage.tables import annotators, iterations, models, runs, tokens
+from storage.tables import annotators, iterations, models, run_settings, runs, tokens
 
 _IMPORTERS: dict[str, Callable[..., imports.ImportReport]] = {
     "prompts": imports.import_prompts,
@@ -61,6 +61,8 @@ class Commands:
             "backup": self._backup,
             "verify": partial(backup.verify, db),
             "iteration": self._iteration,
+            "runs.list": self._runs,
+            "runs.get": self._run,
             "evaluation.completions": self._evaluated,
             "flags.list": self._flags,
             "flags.answer": self._answer_flag,
@@ -143,6 +145,29 @@ class Commands:
                 seconds[run.stage] = seconds.get(run.stage, 0.0) + worked
         return _as_json(found) | {"seconds": seconds, "reward_model_summary": dict(fitted)}
 
+    def _runs(self, iteration: int | None = None) -> list[dict[str, Any]]:
+        """The runs, oldest first, each with the settings that the run of its kind before it had not."""
+        listed = runs.listing(self._db)
+        return [
+            _run_line(self._db, run)
+            | {"changed": {each.name: each.now for each in run_settings.changed(listed, run)}}
+            for run in listed
+            if iteration in (None, run.iteration)
+        ]
+
+    def _run(self, id: str) -> dict[str, Any]:
+        run, listed = runs.get(self._db, id), runs.listing(self._db)
+        notes = runs.notes(self._db, run.id)
+        earlier = run_settings.run_before(listed, run)
+        return _run_line(self._db, run) | {
+            "directory": run.directory,
+            "reason": run.reason,
+            "flags": [f"{n.name}: {n.message}" for n in notes if n.kind == "flag"],
+            "compared with": earlier.id if earlier else None,
+            "changed": [dataclasses.asdict(each) for each in run_settings.changed(listed, run)],
+            "settings": run_settings.settings_of(run),
+        }
+
     def _evaluated(self, iteration: int) -> list[dict[str, Any]]:
         return [dataclasses.asdict(each) for each in worker_files.evaluated(self._db, iteration)]
 
@@ -213,6 +238,21 @@ class Commands:
 def _gold_pair(pair: gold.GoldPair) -> dict[str, Any]:
     """A gold pair as JSON values, with the prompt as chat messages."""
     return _as_json(pair) | {"messages": json.loads(pair.messages)}
+
+
+def _run_line(db: Database, run: Run) -> dict[str, Any]:
+    seconds = runs.working_seconds(db, run)
+    return {
+        "id": run.id,
+        "iteration": run.iteration,
+        "stage": run.stage,
+        "method": runs.name(run) if run.stage == "policy" else None,
+        "status": run.status,
+        "progress": run.progress,
+        "attempt": run.attempt,
+        "started": run.created_at.isoformat(timespec="seconds"),
+        "seconds": None if seconds is None else round(seconds, 1),
+    }
 
 
 def _public(user: Annotator) -> dict[str, Any]:

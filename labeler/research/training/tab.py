@@ -21,7 +21,7 @@ from labeler.research.training.eta import Eta
 from storage.engine.database import Database
 from storage.errors import NotFound
 from storage.records import Run, now
-from storage.tables import prompts, runs, snapshots
+from storage.tables import prompts, run_settings, runs, snapshots
 
 LATEST = "latest"
 """The choice that follows the newest run."""
@@ -46,7 +46,7 @@ class TrainingTab(Tab):
         self.inputs = [self.choice, self.seen]
         self.outputs = [
             top, self.seen, self.choice, self.cancel, self.resume, self.retry, self.card,
-            self.flags, self.charts, self.others, self.samples, self.log,
+            self.flags, self.charts, self.others, self.samples, self.settings, self.log,
         ]  # fmt: skip
         for button, act, done in (
             (self.cancel, loop.cancel, ""),  # the card says how the run stops
@@ -76,6 +76,8 @@ class TrainingTab(Tab):
         self.card = html_slot(elem_id="run-card")
         self.flags = html_slot(elem_id="run-flags")
         self.charts = html_slot(elem_id="run-charts", js_on_load=CHARTS_JS)
+        with gr.Accordion("Settings", open=False):
+            self.settings = html_slot(elem_id="run-settings")
         with gr.Accordion("Log", open=False):
             self.log = html_slot(elem_id="run-log", autoscroll=True)
         with gr.Accordion("All other metrics", open=False):
@@ -93,6 +95,7 @@ class TrainingTab(Tab):
         awaited = stopped if stopped and stopped.run == run.id else None
         cancelling = runs.cancelling(self._db, run)
         left = self._eta.seconds_left(run, now=moment)
+        changed = run_settings.changed(listed, run)
         updates: Updates = {
             self._top: headline(self._db),
             self.cancel: gr.Button(
@@ -104,7 +107,9 @@ class TrainingTab(Tab):
             self.resume: gr.Button(visible=awaited is not None and awaited.resumable),
             self.retry: gr.Button(visible=awaited is not None),
             self.card: render(
-                training_view.card(run, now=moment, seconds_left=left, cancelling=cancelling)
+                training_view.card(
+                    run, now=moment, seconds_left=left, cancelling=cancelling, changed=changed
+                )
             ),
         }
         log = self._log(run)
@@ -113,11 +118,16 @@ class TrainingTab(Tab):
             "runs": tuple((r.id, r.status) for r in listed),
             "events": (run.id, run.attempt, run.ingested_seq, run.status),
             "log": hash(log),
+            "settings": (run.id, run.attempt),
         }
         if now_seen["runs"] != seen.get("runs"):
             updates[self.choice] = gr.Dropdown(choices=_choices(listed, moment))
         if now_seen["events"] != seen.get("events"):
             updates |= self._events(run)
+        if now_seen["settings"] != seen.get("settings"):
+            updates[self.settings] = render(
+                training_view.run_settings(run, run_settings.run_before(listed, run), changed)
+            )
         if now_seen["log"] != seen.get("log"):
             updates[self.log] = render(components.preformatted(log, empty_text="The log is empty."))
         updates[self.seen] = now_seen

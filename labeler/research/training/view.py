@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from labeler.html import components
-from labeler.html.components import Markup
+from labeler.html.components import Column, Markup
 from labeler.research.charts import Chart, Limit, Series
 from labeler.research.phases import STAGE_LABELS, STATUS_TONES, reading_name, stopping
 from storage.records import Prompt, Run, RunNote
 from storage.tables import runs
+from storage.tables.run_settings import Changed, settings_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -193,9 +195,14 @@ def results(kind: str, found: Mapping[str, Series], known: Mapping[str, str]) ->
 
 
 def card(
-    run: Run, *, now: datetime, seconds_left: float | None, cancelling: bool = False
+    run: Run,
+    *,
+    now: datetime,
+    seconds_left: float | None,
+    cancelling: bool = False,
+    changed: Sequence[Changed] = (),
 ) -> Markup:
-    """A run, its progress, and the reason if it failed or was cancelled."""
+    """A run, its progress, the first settings that changed, and why it failed or was cancelled."""
     status, status_tone = run.status, STATUS_TONES[run.status]
     if cancelling:
         status, status_tone = "cancelling", "warn"
@@ -225,9 +232,63 @@ def card(
         head,
         components.bar(run.progress, tone=status_tone, label=STAGE_LABELS[run.stage]),
         components.detail(_where(run, seconds_left, cancelling)),
+        _changed_line(changed),
         why,
         css="ks-run-card",
     )
+
+
+_NAMED = 4
+"""Changed settings that the card names."""
+
+
+def _changed_line(changed: Sequence[Changed]) -> Markup:
+    if not changed:
+        return Markup("")
+    named = [f"{each.name} {_value(each.before)} → {_value(each.now)}" for each in changed[:_NAMED]]
+    more = [f"{len(changed) - _NAMED} more"] if len(changed) > _NAMED else []
+    line = components.detail(f"Changed settings: {', '.join([*named, *more])}")
+    return Markup("<div>{}</div>").format(line)
+
+
+def run_settings(run: Run, before: Run | None, changed: Sequence[Changed]) -> Markup:
+    """What changed since the run `before`, and all settings by section."""
+    if not run.config:
+        return components.empty("No settings", "This run was made without a worker.")
+    kind = STAGE_LABELS[run.stage]
+    if before is None:
+        title = components.heading("Changed settings", f"the first run of this kind: {kind}")
+        difference = Markup("")
+    elif not changed:
+        title = components.heading("Changed settings", f"none since {_named(before)}")
+        difference = Markup("")
+    else:
+        title = components.heading("Changed settings", f"since {_named(before)}")
+        columns = [Column("Setting"), Column("Before"), Column("This run")]
+        rows = [(each.name, _value(each.before), _value(each.now)) for each in changed]
+        difference = components.table(columns, rows, caption="Changed settings")
+    values = [(name, _value(value)) for name, value in settings_of(run).items()]
+    everything = components.table(
+        [Column("Setting"), Column("Value")], values, caption="All settings of this run"
+    )
+    return components.stack(
+        title,
+        difference,
+        Markup("<details><summary>All {} settings</summary>{}</details>").format(
+            len(values), everything
+        ),
+    )
+
+
+def _named(run: Run) -> str:
+    return f"iteration {run.iteration}, {run.id}"
+
+
+def _value(value: Any) -> str:
+    """A setting's value as on the command line; – for none."""
+    if value is None or value == "":
+        return components.DASH
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def _where(run: Run, seconds_left: float | None, cancelling: bool) -> str:

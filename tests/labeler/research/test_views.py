@@ -36,6 +36,7 @@ from storage.records import (
     RunNote,
 )
 from storage.reports import Stopped
+from storage.tables.run_settings import Changed, changed, run_before
 from tests.helpers.recording_loop import HOSTILE, RecordingLoop, in_a_loop
 from tests.helpers.research_seed import kl_flag
 
@@ -287,6 +288,31 @@ def test_the_card_of_a_policy_run_names_its_method():
         assert "<b>Policy</b>" in card
         assert f"{method} · iteration" in card
     assert training_view.unit("dpo") == "step"
+
+
+def test_the_card_and_the_settings_of_a_run_say_what_changed():
+    before = run(id="run-1", iteration=1, config={"ppo": {"lr": 1e-6, "kl_weight": 0.0}})
+    this = run(id="run-2", iteration=2, config={"ppo": {"lr": 3e-6, "kl_weight": 0.0}})
+    listed = [before, this]
+    difference = changed(listed, this)
+    card = training_view.card(this, now=NOON, seconds_left=None, changed=difference)
+    assert "Changed settings: ppo.lr 1e-06 → 3e-06" in card
+    shown = training_view.run_settings(this, run_before(listed, this), difference)
+    assert "since iteration 1, run-1" in shown
+    assert shown.count("ppo.kl_weight") == 1  # only among all settings
+    assert "All 2 settings" in shown
+    alone = training_view.run_settings(before, None, [])
+    assert "the first run of this kind" in alone
+    same = training_view.run_settings(this, before, [])
+    assert "none since iteration 1, run-1" in same
+    assert "No settings" in training_view.run_settings(run(config={}), None, [])
+
+
+def test_many_changed_settings_are_counted_and_text_is_escaped():
+    many = [Changed(name=f"a.{n}", before=None, now="<b>") for n in range(7)]
+    card = training_view.card(run(), now=NOON, seconds_left=None, changed=many)
+    assert "a.3 – → &lt;b&gt;, 3 more" in card
+    assert "a.4" not in card
 
 
 def test_a_metric_with_one_value_is_a_result_and_not_a_chart():

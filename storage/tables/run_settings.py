@@ -1,0 +1,55 @@
+"""The settings of a run, and how they differ from those of the run before it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from storage.records import Run
+from storage.tables import runs
+
+
+@dataclass(frozen=True, kw_only=True)
+class Changed:
+    """A setting whose value differs; None where a version did not have it."""
+
+    name: str
+    before: Any
+    now: Any
+
+
+def settings_of(run: Run) -> dict[str, Any]:
+    """Every setting as ``section.name`` with its value, in the order of the configuration."""
+    found: dict[str, Any] = {}
+    for name, value in run.config.items():
+        if isinstance(value, Mapping):
+            found |= {f"{name}.{key}": each for key, each in value.items()}
+        else:
+            found[name] = value
+    return found
+
+
+def run_before(listed: Iterable[Run], run: Run) -> Run | None:
+    """The newest run of the same kind before this one; `listed` has the runs, oldest first."""
+    earlier = None
+    for each in listed:
+        if each.id == run.id:
+            break
+        if runs.kind(each) == runs.kind(run) and each.config:
+            earlier = each
+    return earlier
+
+
+def changed(listed: Iterable[Run], run: Run) -> list[Changed]:
+    """The settings that differ from those of `run_before`; empty without one."""
+    earlier = run_before(listed, run)
+    if earlier is None or not run.config:
+        return []
+    before, now = settings_of(earlier), settings_of(run)
+    names = [*now, *(name for name in before if name not in now)]
+    return [
+        Changed(name=name, before=before.get(name), now=now.get(name))
+        for name in names
+        if before.get(name) != now.get(name)
+    ]

@@ -1,0 +1,65 @@
+"""`runs` and `cancel` on the command line."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from commands.main import app
+from storage.engine.database import Database
+from storage.records import Run
+from storage.tables import runs
+from tests.helpers.command_line import told
+from tests.helpers.tiny import save_tiny
+
+EARLIER = Run(
+    id="run-a", stage="policy", iteration=1, status="failed", directory="runs/run-a", reason="KL",
+    config={"ppo": {"kl_weight": 0.0}}, progress=0.25,
+)  # fmt: skip
+
+
+@pytest.fixture
+def workspace(tmp_path: Path) -> Path:
+    save_tiny(tmp_path / "model")
+    place = tmp_path / "place"
+    CliRunner().invoke(app, ["init", "--workspace", str(place), "--model", str(tmp_path / "model")])
+    with Database.open(place) as db:
+        runs.save(db, EARLIER)
+        later = {"id": "run-b", "iteration": 2, "config": {"ppo": {"kl_weight": 0.1}}}
+        runs.save(db, replace(EARLIER, **later, directory="runs/run-b"))
+    return place
+
+
+def test_runs_are_listed_with_what_changed(workspace: Path) -> None:
+    first, second = told("runs", "--workspace", workspace, "--json")
+    assert (first["id"], first["method"], first["status"]) == ("run-a", "PPO", "failed")
+    assert (first["changed"], second["changed"]) == ({}, {"ppo.kl_weight": 0.1})
+    assert [
+        r["id"] for r in told("runs", "--iteration", "2", "--workspace", workspace, "--json")
+    ] == ["run-b"]
+    shown = told("runs", "--workspace", workspace)
+    assert "ppo.kl_weight=0.1" in shown
+    assert "25%" in shown
+
+
+def test_one_run_is_shown_with_its_settings(workspace: Path) -> None:
+    found = told("runs", "run-b", "--workspace", workspace, "--json")
+    assert (found["reason"], found["compared with"]) == ("KL", "run-a")
+    assert found["changed"] == [{"name": "ppo.kl_weight", "before": 0.0, "now": 0.1}]
+    assert found["settings"] == {"ppo.kl_weight": 0.1}
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (("cancel",), "no stage is running; there is nothing to cancel"),
+        (("runs", "run-z"), "there is no run 'run-z'"),
+        (("runs", "run-a", "--iteration", "1"), "give a run or --iteration, not both"),
+    ],
+)
+def test_what_is_not_there_is_told(workspace: Path, words: tuple[str, ...], sentence: str) -> None:
+    with pytest.raises((ValueError, LookupError), match=sentence):
+        CliRunner().invoke(app, [*words, "--workspace", str(workspace)], catch_exceptions=False)
