@@ -10,11 +10,15 @@ import pytest
 from playwright.sync_api import Browser, Locator, Page, Route, expect
 
 from labeler.app import create_app
+from labeler.research.annotators import reliability_view
 from labeler.research.charts import CHARTS_JS, Chart, Series, group
 from labeler.security.accounts import STATIC
+from storage.analysis.annotator_fit import AnnotatorEstimate, AnnotatorFit
+from storage.analysis.checks import AnnotatorChecks, CheckResult
+from storage.analysis.reliability import AnnotatorFigures
 from storage.engine.database import Database
 from storage.exporting import exports
-from storage.records import Flag
+from storage.records import Annotator, Flag
 from storage.reports import Stopped
 from storage.tables import annotators, tokens
 from tests.helpers.browser import SLOW, chromium, find_chromium, new_page
@@ -327,6 +331,34 @@ def test_a_flag_is_answered_in_a_dialog_that_a_refresh_leaves_alone(browser, wor
         expect(page.locator("#flags .ks-sample")).to_have_count(before - 1)
     texts = [row["text"] for row in world.db.read("FROM flag_answers ORDER BY created_at")]
     assert texts == ["We have removed the text.", "And now it is cleared."]
+
+
+@pytest.mark.parametrize("width", [1280, 1440])
+def test_the_table_of_how_annotators_judge_fits_its_box(browser, world, width):
+    """With all columns: gold pairs, re-asks, practice, and the estimates of a reward model."""
+    person = Annotator(id="a", name="annotator with a name")
+    figures = AnnotatorFigures(
+        annotator=person, judgments=1000, decided=800, left_rate=0.93, left_interval=(0.88, 0.96),
+        tie_rate=0.15, both_bad_rate=0.05, median_seconds=12.4, quick_seconds=10.3,
+        shared_items=100, agreement=1.0, agreement_interval=(0.91, 1.0),
+    )  # fmt: skip
+    estimate = AnnotatorEstimate(
+        annotator="a", slope=0.76, slope_sd=0.3, side_bias=-0.19, side_bias_sd=0.2, weight=0.57,
+        decided=100, with_model=0.46, with_model_expected=0.54,
+    )  # fmt: skip
+    result = CheckResult(answered=100, matched=100)
+    html = reliability_view.table(
+        [figures],
+        AnnotatorFit(annotators=(estimate,)),
+        {"a": AnnotatorChecks(gold=result, reask=result, practice=result)},
+        {"a": "below the mark"},
+    )
+    with research_page(browser, world, width=width) as page:
+        open_tab(page, "Annotators")
+        box = page.locator("#reliability .ks-scroll")
+        box.evaluate("(box, html) => { box.outerHTML = html; }", html)
+        expect(box).to_contain_text("below the mark")
+        assert box.evaluate("box => box.scrollWidth - box.clientWidth") <= 0
 
 
 @pytest.mark.parametrize("width", [1280, 1366, 1440])
