@@ -627,6 +627,10 @@ class Desk {
     window.addEventListener("pageshow", ({ persisted }) => persisted && this.buffer.fetchOnce(1));
     window.addEventListener("online", () => this.wake());
     window.addEventListener("focus", () => this.wake());
+    // The focus must not go to what the guidelines cover.
+    element.addEventListener("focusin", ({ target }) => {
+      if (this.covered && !target.closest(".guidelines, dialog")) this.toggleGuidelines();
+    });
     this.toggleDetails(recall("details") === "true");
   }
 

@@ -166,7 +166,9 @@ class Marks {
   wire() {
     const responses = $(".responses");
     document.addEventListener("selectionchange", () => this.follow());
-    document.addEventListener("scroll", () => this.toolbar.hidden || this.place(), { passive: true });
+    for (const [target, event] of [[document, "scroll"], [window, "resize"]]) {
+      target.addEventListener(event, () => this.toolbar.hidden || this.place(), { passive: true });
+    }
     document.addEventListener("pointerdown", ({ target }) => {
       this.held = !this.toolbar.contains(target);
     });

@@ -6,11 +6,10 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Page, expect
 
-from storage.labeling import judgments, queue
-from storage.labeling.flag_answers import answer_flag
 from storage.tables import settings
 from tests.helpers.browser import new_page, wait_for_pair
 from tests.helpers.desk_browser import desk_page, press
+from tests.helpers.desk_states import answer_a_flag
 from tests.helpers.desk_world import add_person
 from tests.labeler.annotate.test_browser_conversation import conversation
 
@@ -44,16 +43,6 @@ def violations(page: Page, part: str = "html") -> list[tuple[str, str]]:
 
 
 VIEWS = [(width, scheme) for width in (1440, 390) for scheme in ("light", "dark")]
-
-
-def answer_a_flag(db, person):
-    [pair] = queue.lease(db, person.id, 1).pairs
-    flag = judgments.flag(
-        db, id=f"f-{person.id}", comparison=pair.comparison.id, annotator=person.id, comment="Rude."
-    )
-    answer_flag(
-        db, id=f"a-{person.id}", flag=flag.id, researcher="rosa", text="Thank you.", clear=True
-    )
 
 
 @pytest.mark.parametrize(("width", "scheme"), VIEWS)

@@ -11,24 +11,14 @@ from labeler.translation import catalog
 from storage.importing.imports import import_practice
 from storage.tables import settings
 from tests.helpers.desk_browser import desk_page, press
+from tests.helpers.desk_states import PRACTICE_ROWS
 from tests.helpers.desk_world import add_person, make_app, plain_pairs, serving, workspace
 from tests.labeler.annotate.test_browser_axe import violations
-
-ROWS = [
-    {
-        "prompt": f"Practice {number}?",
-        "response_a": "right",
-        "response_b": "wrong",
-        "answer": "a",
-        "explanation": "**Right** because it is.",
-    }
-    for number in range(2)
-]
 
 
 def test_each_practice_pair_is_explained_after_the_choice(browser, tmp_path):
     file = tmp_path / "practice.jsonl"
-    file.write_text("\n".join(map(json.dumps, ROWS)))
+    file.write_text("\n".join(map(json.dumps, PRACTICE_ROWS)))
     with workspace(tmp_path / "workspace", plain_pairs(4)) as db:
         import_practice(db, file)
         settings.ask_for_practice(db, True)
@@ -73,7 +63,7 @@ def test_each_practice_pair_is_explained_after_the_choice(browser, tmp_path):
 
 def test_an_explanation_waits_for_another_dialog(browser, tmp_path):
     file = tmp_path / "practice.jsonl"
-    file.write_text(json.dumps(ROWS[0]))
+    file.write_text(json.dumps(PRACTICE_ROWS[0]))
     with workspace(tmp_path / "workspace", plain_pairs(4)) as db:
         import_practice(db, file)
         settings.ask_for_practice(db, True)
