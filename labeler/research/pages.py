@@ -33,7 +33,8 @@ CSS = (Path(__file__).parent / "research.css").read_text(encoding="utf-8")
 CACHE_SECONDS = (3600, 3600)
 """Seconds between Gradio's cleanups of its file cache, and the age at which it deletes a file."""
 
-HEAD = f'<meta name="color-scheme" content="light dark">{UPLOT}{formulas.HEAD}'
+_ADDRESS = (Path(__file__).parent / "address.js").read_text(encoding="utf-8")
+HEAD = f'<meta name="color-scheme" content="light dark">{UPLOT}{formulas.HEAD}<script>{_ADDRESS}</script>'
 
 
 def build(db: Database, loop: Loop, *, accounts_changed: Callable[[], None]) -> gr.Blocks:
@@ -63,10 +64,10 @@ def build(db: Database, loop: Loop, *, accounts_changed: Callable[[], None]) -> 
         on(gr.Timer(4).tick, lambda: {top: headline(db)}, outputs=[top])
         first = next(iter(tabs.values()))
 
-        def load() -> Updates:
+        def load(request: gr.Request) -> Updates:
             updates = first.refresh()
             for tab in tabs.values():
-                updates |= tab.load()
+                updates |= tab.load() | tab.open_at(request.query_params)
             return updates
 
         on(

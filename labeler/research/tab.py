@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -41,6 +41,10 @@ class Tab(ABC):
 
     def load(self) -> Updates:
         """The values of `loaded` when the page is loaded, such as fields to edit."""
+        return {}
+
+    def open_at(self, query: Mapping[str, str]) -> Updates:  # noqa: ARG002 (subclasses use it)
+        """The values of `loaded` that the address asks for (address.js)."""
         return {}
 
 

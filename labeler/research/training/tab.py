@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 from datetime import datetime
 from functools import partial
 
@@ -55,6 +55,8 @@ class TrainingTab(Tab):
             press = partial(self._press, act, done)
             on(button.click, press, self.inputs, [self.answer, *self.outputs])
         on(self.choice.input, self.refresh, self.inputs, self.outputs)
+        self.choice.change(None, [self.choice], js="run => window.kitestringRun(run)")
+        self.loaded = [self.choice]
 
     def _lay_out(self) -> None:
         self.seen = gr.State({})
@@ -83,6 +85,14 @@ class TrainingTab(Tab):
         with gr.Accordion("All other metrics", open=False):
             self.others = html_slot(js_on_load=CHARTS_JS)
         self.samples = html_slot(elem_id="run-samples")
+
+    def open_at(self, query: Mapping[str, str]) -> Updates:
+        """The run that the address names; the newest one without a name, or if there is no such run."""
+        listed = runs.listing(self._db)
+        chosen = query.get("run")
+        known = chosen in {run.id for run in listed}
+        choices = _choices(listed, now())
+        return {self.choice: gr.Dropdown(choices=choices, value=chosen if known else LATEST)}
 
     def refresh(self, choice: str, seen: dict[str, Hashable]) -> Updates:
         """The run `choice`, without the parts that the browser already has according to `seen`."""

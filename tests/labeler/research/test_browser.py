@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -298,7 +299,7 @@ def test_no_tab_runs_or_loads_what_strangers_wrote_nor_scrolls_sideways(
             expect(page.locator(f"{marks[name]} .ks-tile, {marks[name]} .ks-card, "
                                 f"{marks[name]} .ks-table, {marks[name]} .ks-sample").first
                    ).to_be_visible()  # fmt: skip
-            assert page.title() == "Kitestring"
+            assert page.title() == f"{name} · Kitestring"
             assert page.locator("img[src='x']").count() == 0
             assert page.evaluate("document.documentElement.scrollWidth") <= width
 
@@ -426,6 +427,38 @@ def test_pairs_are_queued_from_the_data_page_and_bad_rows_are_told(browser, worl
         queue_them.click()
         expect(form.get_by_role("status")).to_contain_text("1 pair queued.")
         assert written() == 1
+
+
+def test_the_tab_and_the_run_are_in_the_address_and_the_back_button_works(browser, world):
+    with new_page(browser, cookie=world.cookie()) as page:
+        page.goto(f"{world.server.url}/research/")
+        expect(page).to_have_title("Loop · Kitestring")
+        page.get_by_role("tab", name="Training").click()
+        expect(page).to_have_title("Training · Kitestring")
+        expect(page).to_have_url(re.compile(r"/research/\?tab=training$"))
+        page.locator("#run input").click()
+        page.get_by_role("option").last.click()  # the oldest run
+        with_run = re.compile(r"\?tab=training&run=run-1-sampling$")
+        expect(page).to_have_url(with_run)
+        expect(page.locator("#run-card")).to_contain_text("run-1-sampling")
+        page.get_by_role("tab", name="Reward model").click()
+        expect(page).to_have_url(re.compile(r"\?tab=reward-model$"))
+        page.go_back()
+        expect(page).to_have_title("Training · Kitestring")
+        expect(page).to_have_url(with_run)
+        page.go_back()
+        expect(page).to_have_title("Loop · Kitestring")
+        page.go_forward()
+        expect(page.get_by_role("tab", name="Training")).to_have_attribute("aria-selected", "true")
+        # Another person opens the address.
+        address = page.url
+        with new_page(browser, cookie=world.cookie()) as other:
+            other.goto(address)
+            expect(other).to_have_title("Training · Kitestring")
+            expect(other.locator("#run-card")).to_contain_text("run-1-sampling")
+            other.goto(f"{world.server.url}/research/?tab=nonsense&run=none")
+            expect(other).to_have_title("Loop · Kitestring")
+            expect(other).to_have_url(f"{world.server.url}/research/")
 
 
 def test_no_dropdown_cuts_off_the_first_letter_of_its_text(browser, world):
