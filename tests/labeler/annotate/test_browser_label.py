@@ -372,6 +372,27 @@ def test_a_trace_leaves_a_phones_tools_in_one_row(browser, world, server, who, w
         assert max(middles) - min(middles) < 15
 
 
+@pytest.mark.parametrize("width", [390, 320])
+def test_the_choices_in_details_are_not_cut_off_on_a_phone(browser, world, server, who, width):
+    """Neither their borders nor the ring of the focus, 5 px wide with its distance."""
+    with desk_page(browser, world, server, who, width=width, height=844) as page:
+        if not page.locator(".details").is_visible():
+            page.keyboard.press("d")
+        expect(page.locator(".details")).to_be_visible()
+        left, right = page.evaluate(
+            """() => {
+              const box = document.querySelector(".details").getBoundingClientRect();
+              const all = [...document.querySelectorAll(".details .segments button")];
+              const seen = all.map((e) => e.getBoundingClientRect()).filter((r) => r.width);
+              return [
+                Math.min(...seen.map((r) => r.left)) - box.left,
+                box.right - Math.max(...seen.map((r) => r.right)),
+              ];
+            }"""
+        )
+        assert min(left, right) >= 5
+
+
 def test_a_phone_shows_everything_without_sideways_scrolling(browser, world, server, who):
     with desk_page(browser, world, server, who, width=390, height=844) as page:
         width = page.evaluate("document.documentElement.scrollWidth")
