@@ -271,7 +271,10 @@ class AccessMiddleware:
         guarded = path.startswith(_MOUNTS)
         if guarded and identity is None:
             if page:
-                return HTMLResponse(self.sign_in_page(path, language), status_code=401)
+                # The query of the researcher's page names its tab and run.
+                query = scope.get("query_string", b"").decode("ascii", "replace")
+                wanted = f"{path}?{query}" if query else path
+                return HTMLResponse(self.sign_in_page(wanted, language), status_code=401)
             return _json_error(401, "Sign in first.", {"WWW-Authenticate": "Bearer"})
         if guarded and matching and all(rule.access == "researcher" for rule in matching):
             reason = FOR_RESEARCHERS

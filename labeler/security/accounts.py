@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from math import ceil
 from pathlib import Path
@@ -392,8 +393,11 @@ def _address(request: Request) -> str:
 
 
 def _own_page(landing: str) -> str:
-    """`landing` if it is a page of this site: it comes from the URL and could name any site."""
-    return landing if landing in ("/label/", "/research/") else "/"
+    """`landing` if it is a page of this site: it comes from the URL and could name any site.
+
+    The query of the researcher's page names its tab and run.
+    """
+    return landing if re.fullmatch(r"/label/|/research/(\?[\w=&-]{1,200})?", landing) else "/"
 
 
 def _signed_in(auth: Auth, request: Request, who: Annotator, *, landing: str) -> Response:

@@ -574,10 +574,22 @@ def test_with_accounts_a_link_is_an_invite_and_later_the_sign_in_page(world, per
 
 
 def test_no_redirect_leaves_the_site(world, browser, person):
-    for target in ("https://evil.example", "//evil.example", "/\\evil.example", "/sign-out"):
+    for target in (
+        "https://evil.example", "//evil.example", "/\\evil.example", "/sign-out",
+        "/research/?next=//evil.example", "/research/?a=1\r\nSet-Cookie: a=b", "/research/x?tab=data",
+    ):  # fmt: skip
         form = {"token": link_token(world, person), "next": target}
         answer = browser.post("/sign-in", data=form)
         assert answer.headers["location"] == "/"
+
+
+def test_a_signed_out_researcher_comes_back_to_the_tab_and_run(world, browser, person):
+    wanted = "/research/?tab=training&run=run-1"
+    asked = browser.get(wanted, headers={"Accept": "text/html"})
+    assert asked.status_code == 401
+    assert 'name="next" value="/research/?tab=training&amp;run=run-1"' in asked.text
+    form = {"token": link_token(world, person), "next": wanted}
+    assert browser.post("/sign-in", data=form).headers["location"] == wanted
 
 
 def test_names_are_text_not_markup(world, browser):
