@@ -344,9 +344,12 @@ def format_gate(found: GateReport) -> str:
         return "There is no trained policy to judge yet."
     lines = [format_verdict(each) for each in found.policies]
     lines.append(f"\n{'policy':<16} {'wins against SFT':<28} judgments")
+    trained = {each.policy for each in found.policies}
     for rank in found.leaderboard:
         chance = "not ranked: no judgments connect it to SFT"
-        if rank.win_rate is not None:
+        if rank.policy not in trained:
+            chance = "reference"
+        elif rank.win_rate is not None:
             chance = f"{rank.win_rate:.0%} ({rank.low:.0%} to {rank.high:.0%})"
         lines.append(f"{rank.policy:<16} {chance:<28} {rank.judgments}")
     if now := found.iteration:

@@ -113,6 +113,8 @@ def format_board(found: ModelBoard) -> str:
         if rank.win_rate is not None:
             chance = f"{rank.win_rate:.0%} ({rank.low:.0%} to {rank.high:.0%})"
             rating = f"{rank.rating:+z.2f} ± {rank.error:.2f}"
+        if rank.model == found.anchor:
+            chance, rating = "reference", "0"
         lines.append(f"{rank.model:<{width}}  {chance:<28}  {rating:<13}  {rank.judgments:>9,}")
     if len(found.categories) > 1 and not found.category:
         listed = ", ".join(f"{name} {count:,}" for name, count in found.categories.items())

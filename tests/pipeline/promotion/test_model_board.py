@@ -132,6 +132,8 @@ def test_the_command(tmp_path: Path):
     assert [rank["model"] for rank in told["ranks"]] == ["policy-1", "gpt", "llama"]
     text = run.invoke(app, ["leaderboard", "--anchor", "llama", *where]).output
     assert "wins against llama" in text
+    (row,) = (line.split()[:3] for line in text.splitlines() if line.startswith("llama"))
+    assert row == ["llama", "reference", "0"]
     refused = run.invoke(app, ["leaderboard", "--anchor", "lama", *where])
     assert refused.exit_code == 1
     assert "there are: gpt, llama, policy-1" in str(refused.exception)

@@ -500,6 +500,8 @@ def test_the_report_is_what_the_command_line_prints(loop: Loop, world: Database)
     assert "policy-1: promoted" in text
     assert "12 judgments of policy-1 against SFT, 50 wanted; last promoted: policy-1" in text
     assert "not ranked" in text  # policy-2
+    (row,) = (line.split() for line in text.splitlines() if line.startswith("sft-1"))
+    assert row == ["sft-1", "reference", "12"]
     nothing = gate.report(Evidence(), Config())
     assert gate.format_gate(nothing) == "There is no trained policy to judge yet."
 
