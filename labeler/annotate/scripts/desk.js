@@ -164,7 +164,7 @@ class Desk {
   announcement({ revises, live }) {
     if (live && this.fresh) return `${t("Both replies are complete.")} ${t("Turn {turn} of {turns}", live)}.`;
     if (revises) return t("An earlier pair: {judgment}.", { judgment: judgmentInWords(revises) });
-    return this.fresh ? t("New pair.") : t("The previous pair.");
+    return this.fresh ? t("New pair.") : t("The pair that was here before.");
   }
 
   drafted() {

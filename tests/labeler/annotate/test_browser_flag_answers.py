@@ -89,7 +89,9 @@ def test_a_new_answer_is_announced_once_while_the_page_is_open(browser, world, s
         )
         press(page, "1")
         status(page, "saved")
-        expect(page.locator(".announcer")).to_have_text("A is better. The previous pair.")
+        expect(page.locator(".announcer")).to_have_text(
+            "A is better. The pair that was here before."
+        )
 
 
 def test_without_a_connection_the_answers_stay_unread(browser, world, server, who):
