@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Mapping
 from typing import Protocol
 
-from storage.gate_report import GateReport, Standing
+from storage.gate_report import GateReport, ModelBoard, Standing
 from storage.generation_records import CurrentModels, LiveSettings, ReplyEnd, ReplyRequest
 from storage.reports import RewardReport, SettingView, Stopped
 
@@ -102,6 +102,13 @@ class Loop(Protocol):
 
     def gate(self) -> GateReport:
         """The verdict on each policy, and the leaderboard."""
+        ...
+
+    def model_board(self, anchor: str | None = None, category: str | None = None) -> ModelBoard:
+        """The leaderboard of all models in the judgments; slow with many judgments.
+
+        ``ValueError`` for a model or a category without judgments.
+        """
         ...
 
     def override_gate(

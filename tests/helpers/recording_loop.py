@@ -8,11 +8,12 @@ from typing import TypeVar
 
 from pipeline.config.sections import Config
 from pipeline.promotion import gate
+from pipeline.promotion.model_board import model_board
 from storage.engine.database import Database
 from storage.gate_records import Evidence
-from storage.gate_report import GateReport, Standing
+from storage.gate_report import GateReport, ModelBoard, Standing
 from storage.reports import SettingView, Stopped
-from storage.tables import policy_judgments
+from storage.tables import model_judgments, policy_judgments
 from tests.helpers.reward_figures import RecordingReports
 
 T = TypeVar("T")
@@ -107,6 +108,10 @@ class RecordingLoop:
     def gate(self) -> GateReport:
         known = policy_judgments.evidence(self.db) if self.db else Evidence()
         return gate.report(known, Config())
+
+    def model_board(self, anchor: str | None = None, category: str | None = None) -> ModelBoard:
+        found = model_judgments.judged(self.db) if self.db else []
+        return model_board(found, reference="sft-1", anchor=anchor, category=category)
 
     def override_gate(
         self, ruling: str, reason: str, *, policy: str | None = None, researcher: str = ""

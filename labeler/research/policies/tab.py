@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import time
+
 import gradio as gr
 
 from labeler.html.components import render
 from labeler.ports import Loop
 from labeler.research.charts import CHARTS_JS
+from labeler.research.policies import models_view
 from labeler.research.policies import view as policies_view
-from labeler.research.tab import Tab, Updates, attempt, heading_slot, html_slot, on
+from labeler.research.tab import Cached, Tab, Updates, attempt, heading_slot, html_slot, on
+from storage.gate_report import GateReport, ModelBoard
+
+ALL = "All categories"
 
 RULINGS = (
     ("Promote", "promote"),
@@ -29,13 +35,22 @@ class PoliciesTab(Tab):
         self.curve = html_slot(js_on_load=CHARTS_JS, elem_id="evidence")
         self.board = html_slot(elem_id="leaderboard")
         self._lay_out_ruling()
-        self.inputs = [self.policy]
-        self.outputs = [self.policy, self.standing, self.curve, self.board, self.overruling]
-        on(self.policy.input, self.refresh, self.inputs, self.outputs)
+        self.category = gr.Dropdown(
+            [ALL], value=ALL, label="Category", visible=False, elem_id="board-category"
+        )
+        self.models = html_slot(elem_id="all-models")
+        self._boards: dict[str, Cached[ModelBoard]] = {}
+        self.inputs = [self.policy, self.category]
+        self.outputs = [
+            self.policy, self.standing, self.curve, self.board, self.overruling, self.category,
+            self.models,
+        ]  # fmt: skip
+        for choice in (self.policy, self.category):
+            on(choice.input, self.refresh, self.inputs, self.outputs)
         on(
             self.rule.click,
             self._rule,
-            [self.policy, self.ruling, self.reason],
+            [self.policy, self.category, self.ruling, self.reason],
             [self.answer, self.reason, *self.outputs],
         )
 
@@ -57,11 +72,12 @@ class PoliciesTab(Tab):
                 self.rule = gr.Button("Overrule", elem_id="rule")
             self.answer = html_slot(elem_id="ruling-answer")
 
-    def refresh(self, chosen: str | None) -> Updates:
-        """The gate's report on the policy `chosen`, or on the default one if it is unknown."""
+    def refresh(self, chosen: str | None, category: str = ALL) -> Updates:
+        """The gate's report on the policy `chosen`, or on the default one if it is unknown, and the
+        leaderboard of all models on prompts of a category."""
         report = self._loop.gate()
         found = policies_view.shown_policy(report, chosen)
-        return {
+        return self._all_models(category, report) | {
             self.policy: gr.Dropdown(
                 choices=[each.policy for each in report.policies],
                 value=found.policy if found else None,
@@ -73,7 +89,28 @@ class PoliciesTab(Tab):
             self.overruling: gr.Column(visible=found is not None),
         }
 
-    def _rule(self, policy: str | None, ruling: str, reason: str, request: gr.Request) -> Updates:
+    def _all_models(self, category: str, report: GateReport) -> Updates:
+        board = self._board(ALL)
+        if not models_view.is_needed(board, report):
+            return {self.category: gr.Dropdown(visible=False), self.models: ""}
+        names = [ALL, *board.categories]
+        if category not in names:
+            category = ALL
+        return {
+            self.category: gr.Dropdown(choices=names, value=category, visible=len(names) > 2),
+            self.models: render(models_view.models(self._board(category))),
+        }
+
+    def _board(self, category: str) -> ModelBoard:
+        """A leaderboard that is at most a minute old."""
+        if category not in self._boards:
+            wanted = None if category == ALL else category
+            self._boards[category] = Cached(lambda: self._loop.model_board(category=wanted))
+        return self._boards[category].get(int(time.monotonic() // 60))
+
+    def _rule(
+        self, policy: str | None, category: str, ruling: str, reason: str, request: gr.Request
+    ) -> Updates:
         # The access check stores the signed-in person in the request.
         assert request.request is not None
         who = request.request.state.identity.annotator.name
@@ -86,4 +123,4 @@ class PoliciesTab(Tab):
 
         answer = attempt(rule)
         cleared: Updates = {} if answer.refusal else {self.reason: ""}
-        return {self.answer: answer.html} | cleared | self.refresh(policy)
+        return {self.answer: answer.html} | cleared | self.refresh(policy, category)

@@ -15,12 +15,22 @@ import pytest
 from labeler.research.history import view as history_view
 from labeler.research.history.tab import HistoryTab
 from labeler.research.loop.tab import LoopTab
+from labeler.research.policies import models_view
 from labeler.research.policies import view as policies_view
-from labeler.research.policies.tab import PoliciesTab
+from labeler.research.policies.tab import ALL, PoliciesTab
 from labeler.research.tab import html_slot
 from storage.engine.database import Database
 from storage.gate_records import StandingRuling
-from storage.gate_report import GateReport, Rank, SequentialEvidence, Standing
+from storage.gate_report import (
+    GateReport,
+    Meeting,
+    ModelBoard,
+    ModelRank,
+    Rank,
+    SequentialEvidence,
+    Standing,
+)
+from storage.importing.imports import import_judgments
 from storage.tables import iterations, policy_judgments
 from tests.helpers.recording_loop import HOSTILE, RecordingLoop
 from tests.helpers.research_seed import Seeding
@@ -161,16 +171,16 @@ def test_before_any_policy_there_is_a_word_on_what_comes(world: World):
     assert (shown[tab.curve], shown[tab.board]) == ("", "")
     assert not shown[tab.overruling].visible  # there is nothing to rule on
     assert world.policies.refresh(None)[world.policies.overruling].visible
-    assert "There is no trained policy yet" in tab._rule(None, "promote", "x", asked_by(world.db))[tab.answer]  # fmt: skip
+    assert "There is no trained policy yet" in tab._rule(None, ALL, "promote", "x", asked_by(world.db))[tab.answer]  # fmt: skip
 
 
 def test_a_ruling_needs_a_reason_and_carries_the_researchers_name(world: World):
     tab, who = world.policies, asked_by(world.db)
-    refused = tab._rule("policy-1", "promote", "  ", who)
+    refused = tab._rule("policy-1", ALL, "promote", "  ", who)
     assert "needs a written reason" in refused[tab.answer]
     assert tab.reason not in refused  # what was typed stays
     reason = f"read all of them {HOSTILE}"
-    stored = tab._rule("policy-1", "promote", reason, who)
+    stored = tab._rule("policy-1", ALL, "promote", reason, who)
     assert "policy-1 is now promoted." in stored[tab.answer]
     assert stored[tab.reason] == ""
     assert "Rosa ruled “promote”" in stored[tab.standing]
@@ -193,3 +203,55 @@ def test_the_history_tells_each_iterations_verdict(world: World):
     assert shown.count('data-label="Verdict"') == 3
     assert "policy-1" in shown
     assert "blocked" in shown
+
+
+def test_models_of_imported_judgments_have_a_leaderboard_by_category(
+    world: World, file: Any
+) -> None:
+    tab = world.policies
+    shown = tab.refresh(None)
+    assert (shown[tab.models], shown[tab.category].visible) == ("", False)  # only policies so far
+    votes = [
+        {"prompt": f"Q{n}?", "response_a": f"x{n}", "response_b": f"y{n}", "annotator": "imp",
+         "model_a": "llama", "model_b": "gemma", "outcome": "a" if n % 4 else "b"}
+        for n in range(40)
+    ]  # fmt: skip
+    import_judgments(world.db, file(votes))
+    sql = (
+        "UPDATE prompts SET category = 'fruit' "
+        "WHERE id IN (SELECT prompt FROM comparisons WHERE arm = 'imported')"
+    )
+    world.db.write(lambda tx: tx.execute(sql))
+    fresh = laid_out(lambda: PoliciesTab(world.loop))
+    shown = fresh.refresh(None)
+    text = html.unescape(str(shown[fresh.models]))
+    assert "llama" in text
+    assert "not connected by judgments" in text  # to SFT, the anchor
+    assert shown[fresh.category].choices == [(name, name) for name in (ALL, "(none)", "fruit")]
+    alone = fresh.refresh(None, "fruit")
+    text = html.unescape(str(alone[fresh.models]))
+    # Both have 40 judgments, and gemma is the first by its name.  30 wins and one virtual tie give
+    # 30.5 / 41 = 74%.
+    assert "40 judgments on 40 prompts of the category fruit" in text
+    assert "Wins against gemma" in text
+    assert "74%" in text
+    assert "policy-1" not in text
+    assert fresh.refresh(None, "gone")[fresh.category].value == ALL
+
+
+def test_the_table_of_wins_has_the_best_models_and_no_markup_of_their_names() -> None:
+    names = [f"<b>m{n}</b>" for n in range(14)]
+    ranks = [ModelRank(model=name, judgments=9, won=0.5, rating=0.0, error=0.1, win_rate=0.5,
+                       low=0.4, high=0.6) for name in names]  # fmt: skip
+    met = [Meeting(model=names[0], opponent=names[1], judgments=8, wins=6.0),
+           Meeting(model=names[1], opponent=names[0], judgments=8, wins=2.0)]  # fmt: skip
+    board = ModelBoard(anchor=names[0], category=None, judgments=8, prompts=4, ranks=ranks,
+                       meetings=met, categories={})  # fmt: skip
+    text = models_view.models(board)
+    assert "<b>m" not in text
+    assert "Wins between the 12 best models" in text
+    assert "75% of 8" in text
+    assert "25% of 8" in text
+    few = models_view.models(replace(board, ranks=ranks[:2]))
+    assert "<details>" not in few.replace('<details class="ks-terms">', "")
+    assert models_view.models(replace(board, anchor=None, ranks=[])) == ""
