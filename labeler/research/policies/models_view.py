@@ -30,7 +30,12 @@ def models(board: ModelBoard) -> Markup:
         Column("Judgments", "right", "Judgments of this model against any other model."),
     ]
     rows = [
-        (rank.model, _wins(rank, board.anchor), _rating(rank), components.number(rank.judgments))
+        (
+            rank.model,
+            _wins(rank, board.anchor),
+            _rating(rank, board.anchor),
+            components.number(rank.judgments),
+        )
         for rank in board.ranks
     ]
     of = f" of the category {board.category}" if board.category else ""
@@ -56,7 +61,9 @@ def _wins(rank: ModelRank, anchor: str) -> Markup:
     return Markup('<div class="ks-rank">{}{}</div>').format(bar, text)
 
 
-def _rating(rank: ModelRank) -> str:
+def _rating(rank: ModelRank, anchor: str) -> str:
+    if rank.model == anchor:
+        return "0"
     if rank.rating is None or rank.error is None:
         return components.DASH
     return f"{components.signed(rank.rating)} ± {components.decimal(rank.error)}"
