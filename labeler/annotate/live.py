@@ -18,7 +18,7 @@ from labeler.annotate.session import ShownMessage, ShownPair, shown_message, sho
 from labeler.ports import Generation
 from storage.engine.database import Database
 from storage.errors import Conflict
-from storage.generation_records import GenerationRefused, ReplyEnd, ReplyRequest
+from storage.generation_records import GenerationBusy, GenerationRefused, ReplyEnd, ReplyRequest
 from storage.labeling import live, queue
 from storage.labeling.live import Conversation, NextTurn, SampledReply
 from storage.records import Annotator
@@ -222,6 +222,11 @@ class LiveSession:
                         events.put_nowait({"event": "text", "side": side.name, "text": piece})
         except ValueError as error:  # the service's own sentence is in the log and names the model
             raise GenerationRefused(TOO_LONG) from error
+        except GenerationBusy:
+            raise
+        except GenerationRefused as error:
+            # A stage has started meanwhile; the page has a translation of this sentence.
+            raise (GenerationRefused(TRAINING) if self._generation.refusal() else error) from error
         if end is None:
             raise GenerationRefused(ENDED_EARLY)
         events.put_nowait({"event": "end", "side": side.name})

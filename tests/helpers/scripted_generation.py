@@ -23,6 +23,8 @@ class Scripted:
     texts: list[str | Exception] = field(default_factory=list)
     live: LiveSettings = _LIVE
     stage: str | None = None
+    stage_then: str | None = None
+    """The stage that has started when an exception of `texts` is raised."""
     models: CurrentModels = _MODELS
     asked: list[ReplyRequest] = field(default_factory=list)
     open: int = 0
@@ -50,6 +52,7 @@ class Scripted:
         try:
             if isinstance(text, Exception):
                 yield "Well, "
+                self.stage = self.stage_then or self.stage
                 raise text
             for word in text.split(" "):
                 yield word + " "

@@ -260,6 +260,17 @@ def test_training_refuses_turns_and_the_page_learns_why(http: TestClient, script
     assert script.asked == []
 
 
+def test_a_stage_that_starts_during_a_turn_is_told_in_a_sentence_that_the_page_translates(
+    http: TestClient, script: Scripted
+) -> None:
+    refused = GenerationRefused("The PPO stage uses the device.")
+    script.texts, script.stage_then = ["fine", refused], "PPO"
+    assert send(http)[-1] == {"event": "error", "error": TRAINING}
+    script.reset()
+    script.texts, script.stage_then = ["fine", GenerationBusy("Try again.")], "PPO"
+    assert send(http)[-1] == {"event": "error", "error": "Try again."}
+
+
 def test_before_there_is_a_model_the_page_says_so(http: TestClient, script: Scripted) -> None:
     script.models = CurrentModels()
     assert "no model yet" in http.get("/label/api/live").json()["reason"]
