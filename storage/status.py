@@ -40,7 +40,8 @@ _BY_KIND = """
 
 @dataclass(frozen=True, kw_only=True)
 class IterationStatus:
-    """The newest iteration; `labels` and `labels_by_arm` count current judgments."""
+    """The newest iteration; `labels` and `labels_by_arm` count current judgments, and `labels` leaves
+    out live turns."""
 
     number: int
     phase: Phase
@@ -212,7 +213,7 @@ def _iteration(db: Database, current: Iteration) -> IterationStatus:
         phase=current.phase,
         method=runs.METHODS.get(method := runs.method(db, current), method),
         labels_wanted=current.labels_wanted,
-        labels=sum(by_arm.values()),
+        labels=worker_files.labels_in(db, current),
         labels_by_arm=by_arm,
         verdict=current.verdict,
     )

@@ -343,8 +343,13 @@ def labels_by_arm(db: Database) -> dict[int, dict[str, int]]:
 
 
 def labels_in(db: Database, iteration: Iteration) -> int:
-    """The number of labels of one iteration, over all arms."""
-    return sum(labels_by_arm(db).get(iteration.number, {}).values())
+    """The number of labels of one iteration, over all arms of the queue.
+
+    Live turns are not among them: they would end labeling before the pairs are judged that measure
+    the policy and the reward model.
+    """
+    found = labels_by_arm(db).get(iteration.number, {})
+    return sum(labels for arm, labels in found.items() if arm != LIVE)
 
 
 def _row(prompt: Prompt) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pandas as pd
 import pytest
 
+from labeler.research import reading
 from storage import worker_files
 from storage.analysis.agreement import agreement
 from storage.engine.backup import rebuild
@@ -16,8 +17,9 @@ from storage.importing.imports import import_judgments
 from storage.labeling import judgments, live, queue
 from storage.labeling.live import NextTurn, SampledReply
 from storage.lineage import lineage
-from storage.records import LIVE, RANDOM_STREAM, Comparison, Message, Prompt, new_id
+from storage.records import LIVE, RANDOM_STREAM, Comparison, Message, Prompt, new_id, now
 from storage.sides import shown_swapped
+from storage.status import status
 from storage.tables import comparisons, iterations, policy_judgments, prompts
 from tests.helpers.policy_world import add_iteration, add_models, compare
 
@@ -274,7 +276,9 @@ def test_live_turns_are_learned_from(world: Database, tmp_path) -> None:
     current = iterations.latest(world)
     assert current is not None
     assert worker_files.labels_by_arm(world)[2] == {"reference": 3, LIVE: 10}
-    assert worker_files.labels_in(world, current) == 13
+    assert worker_files.labels_in(world, current) == 3  # live turns do not end labeling
+    assert status(world).iteration.labels == 3
+    assert reading.state(world, midnight=now()).labels == 3
 
 
 def test_live_turns_enter_no_win_rate(world: Database, tmp_path) -> None:
