@@ -19,6 +19,7 @@ from storage.engine.replacing import refuse_pending_replacement
 from storage.engine.workspace import SETTINGS, require_data
 from storage.errors import WorkspaceLocked
 from storage.exporting.formats import Format, Ties
+from storage.records import AnnotatorRole
 from storage.tables import models
 
 File = str | None
@@ -228,7 +229,7 @@ app.add_typer(users, name="users")
 @users.command("add")
 def add(
     name: str,
-    role: Annotated[Literal["annotator", "researcher"], typer.Option()] = "annotator",
+    role: Annotated[AnnotatorRole, typer.Option()] = "annotator",
     token: Annotated[bool, typer.Option(help="An API token for scripts.")] = False,
     workspace: Workspace = DEFAULT,
     as_json: AsJson = False,
@@ -261,6 +262,15 @@ def enable(name: str, workspace: Workspace = DEFAULT, as_json: AsJson = False) -
     """Enable a disabled account; `users add` prints a new invite link for it."""
     with connect(workspace) as target:
         show(target.call("users.enable", name=name), as_json)
+
+
+@users.command("role")
+def role_(
+    name: str, role: AnnotatorRole, workspace: Workspace = DEFAULT, as_json: AsJson = False
+) -> None:
+    """Give a person another role, which applies immediately."""
+    with connect(workspace) as target:
+        show(target.call("users.role", name=name, role=role), as_json)
 
 
 def _create_database(workspace: Path) -> None:

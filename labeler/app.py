@@ -18,7 +18,7 @@ from labeler.annotate.worker import worker_routes
 from labeler.downloads import download_routes
 from labeler.ports import Generation, Loop
 from labeler.research import pages as research
-from labeler.security.access import AccessMiddleware, rules
+from labeler.security.access import GRANTS, AccessMiddleware, rules
 from labeler.security.accounts import (
     account_routes,
     language_of,
@@ -78,7 +78,7 @@ def create_app(
         addresses=addresses,
         admin_token=admin_token,
         rules=rules(route for route, *_ in pages.pages if route),
-        functions=pages.fns.keys(),
+        functions=pages.callable_by,
         sign_in_page=lambda path, language: sign_in_page(auth, language, landing=path),
         refusal_page=refusal_page,
         missing_page=missing_page,
@@ -130,8 +130,8 @@ def _home_routes(db: Database) -> APIRouter:
         identity = request.state.identity
         if identity is None:
             return RedirectResponse("/sign-in", 303)
-        role = identity.annotator.role
-        return RedirectResponse("/research/" if role == "researcher" else "/label/", 303)
+        reads = "viewer" in GRANTS[identity.annotator.role]
+        return RedirectResponse("/research/" if reads else "/label/", 303)
 
     @routes.get("/healthz")
     def healthz() -> Response:

@@ -77,6 +77,7 @@ class Commands:
             "users.list": lambda: [_public(a) for a in annotators.listing(db)],
             "users.disable": self._disable,
             "users.enable": self._enable,
+            "users.role": self._set_role,
         }
 
     def register(self, name: str, command: Callable[..., Any]) -> None:
@@ -228,11 +229,18 @@ class Commands:
         return account | {"invite": tokens.issue_invite(self._db, user.id, address=self.address)}
 
     def _set_disabled(self, name: str, *, disabled: bool) -> dict[str, Any]:
+        user = self._user(name)
+        return _public(annotators.set_disabled(self._db, user.id, disabled=disabled))
+
+    def _set_role(self, name: str, role: AnnotatorRole) -> dict[str, Any]:
+        return _public(annotators.set_role(self._db, self._user(name).id, role))
+
+    def _user(self, name: str) -> Annotator:
         user = annotators.by_name(self._db, name)
         if user is None:
             known = ", ".join(a.name for a in annotators.listing(self._db)) or "nobody"
             raise ValueError(f"there is no user called {name!r}; there are: {known}")
-        return _public(annotators.set_disabled(self._db, user.id, disabled=disabled))
+        return user
 
 
 def _gold_pair(pair: gold.GoldPair) -> dict[str, Any]:

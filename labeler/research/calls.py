@@ -1,4 +1,4 @@
-"""Logging of failed calls of the page; Gradio would print a traceback for each."""
+"""The research page's functions: who may call each, and the log of failed calls."""
 
 from __future__ import annotations
 
@@ -8,16 +8,36 @@ from typing import Any
 
 import gradio as gr
 
+from labeler.security.access import GRANTS, Access
+from storage.records import AnnotatorRole
+
 _MAX_LOGGED = 200
 _LOG = logging.getLogger(__name__)
 
 
 class Page(gr.Blocks):
-    """Blocks that log a failed call: a value of a wrong type in one line, a bug with its traceback.
+    """Blocks that know which roles may call which function, and log a failed call: a value of a
+    wrong type in one line, a bug with its traceback.  Gradio would print a traceback for each.
 
     Users can send anything, as often as they like. `labeler.serving.Throttle` therefore logs
     refused values once a minute, and each location of a bug once a minute.
     """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._access: dict[int, Access] = {}
+
+    def allow(self, function: int, access: Access) -> None:
+        """Let the roles that `GRANTS` gives `access` call the function with this index."""
+        self._access[function] = access
+
+    def callable_by(self, role: AnnotatorRole) -> frozenset[int]:
+        """The indices of the functions that people with this role may call.
+
+        A function that nothing was said about is for researchers.
+        """
+        granted = GRANTS[role]
+        return frozenset(i for i in self.fns if self._access.get(i, "researcher") in granted)
 
     async def preprocess_data(
         self, block_fn: Any, inputs: list[Any], *rest: Any, **kwargs: Any

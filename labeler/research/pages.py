@@ -23,8 +23,8 @@ from labeler.research.loop.tab import LoopTab
 from labeler.research.policies.tab import PoliciesTab
 from labeler.research.reward.tab import RewardTab
 from labeler.research.samples.tab import SamplesTab
-from labeler.research.tab import Tab, Updates, html_slot, on
-from labeler.research.top import headline
+from labeler.research.tab import Tab, Updates, caller, html_slot, on
+from labeler.research.top import headline, role_note
 from labeler.research.training.tab import TrainingTab
 from storage.engine.database import Database
 
@@ -37,12 +37,13 @@ _ADDRESS = (Path(__file__).parent / "address.js").read_text(encoding="utf-8")
 HEAD = f'<meta name="color-scheme" content="light dark">{UPLOT}{formulas.HEAD}<script>{_ADDRESS}</script>'
 
 
-def build(db: Database, loop: Loop, *, accounts_changed: Callable[[], None]) -> gr.Blocks:
+def build(db: Database, loop: Loop, *, accounts_changed: Callable[[], None]) -> Page:
     """The page of an open workspace; `accounts_changed` is called after an account is changed."""
     with Page(
         title="Kitestring", analytics_enabled=False, fill_width=True, delete_cache=CACHE_SECONDS
     ) as blocks:
         top = html_slot(elem_id="top")
+        reader = html_slot(elem_id="reader")
         tabs: dict[gr.Tab, Tab] = {}
         with gr.Tabs(elem_id="tabs", overflow_behavior="wrap") as row:
             for name, make in {
@@ -61,11 +62,11 @@ def build(db: Database, loop: Loop, *, accounts_changed: Callable[[], None]) -> 
         for tab in tabs.values():
             if isinstance(tab, TrainingTab):
                 on(tab.retry.click, lambda: gr.Tabs(selected="Loop"), outputs=[row])
-        on(gr.Timer(4).tick, lambda: {top: headline(db)}, outputs=[top])
+        on(gr.Timer(4).tick, lambda: {top: headline(db)}, outputs=[top], access="viewer")
         first = next(iter(tabs.values()))
 
         def load(request: gr.Request) -> Updates:
-            updates = first.refresh()
+            updates = first.refresh() | {reader: role_note(caller(request).role)}
             for tab in tabs.values():
                 updates |= tab.load() | tab.open_at(request.query_params)
             return updates
@@ -73,7 +74,8 @@ def build(db: Database, loop: Loop, *, accounts_changed: Callable[[], None]) -> 
         on(
             blocks.load,
             load,
-            outputs=[*first.outputs, *(c for t in tabs.values() for c in t.loaded)],
+            outputs=[reader, *first.outputs, *(c for t in tabs.values() for c in t.loaded)],
+            access="viewer",
         )
     return blocks
 
@@ -96,6 +98,12 @@ def _refresh(tabs: Mapping[gr.Tab, Tab]) -> None:
         return open_tab
 
     for block, tab in tabs.items():
-        on(block.select, opening(block), tab.inputs, [*tab.outputs, *timers.values()])
+        on(
+            block.select,
+            opening(block),
+            tab.inputs,
+            [*tab.outputs, *timers.values()],
+            access="viewer",
+        )
         if block in timers:
-            on(timers[block].tick, tab.refresh, tab.inputs, tab.outputs)
+            on(timers[block].tick, tab.refresh, tab.inputs, tab.outputs, access="viewer")

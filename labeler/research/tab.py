@@ -12,8 +12,12 @@ from typing import Any, Generic, TypeVar
 import gradio as gr
 from gradio.blocks import Block
 from gradio.components import Component
+from gradio.context import Context
 
 from labeler.html.components import Markup, Tone, heading, note, render, sentence
+from labeler.research.calls import Page
+from labeler.security.access import Access
+from storage.records import Annotator
 
 T = TypeVar("T")
 
@@ -53,15 +57,34 @@ def on(
     handler: Callable[..., Any],
     inputs: Sequence[Component] = (),
     outputs: Sequence[Block] = (),
+    *,
+    access: Access = "researcher",
 ) -> None:
-    """Call `handler` at a Gradio event, without a spinner and without a public API endpoint."""
-    event(
+    """Call `handler` at a Gradio event, without a spinner and without a public API endpoint.
+
+    `access` says who may call it: "viewer" for a handler that changes nothing, "adjudicator" for one
+    that adjudicators use.  The server refuses the call to all others, and the page hides the button.
+    """
+    function = event(
         handler,
         inputs=list(inputs),
         outputs=list(outputs),
         show_progress="hidden",
         api_visibility="private",
     )
+    page = Context.root_block
+    if isinstance(page, Page):
+        page.allow(function["id"], access)
+        for component, _ in function["targets"] if access == "researcher" else ():
+            acting = page.blocks[component]
+            if isinstance(acting, gr.Button | gr.Checkbox):
+                acting.elem_classes = [*(acting.elem_classes or []), "ks-acts"]
+
+
+def caller(request: gr.Request) -> Annotator:
+    """The person who called; the access check has stored them in the request."""
+    assert request.request is not None
+    return request.request.state.identity.annotator
 
 
 def html_slot(**options: Any) -> gr.HTML:

@@ -9,13 +9,30 @@ from labeler.research.phases import STATUS_TONES, has_stopped, phase_title
 from labeler.research.reading import State
 from storage.engine.database import Database
 from storage.labeling.queue import midnight
-from storage.records import now
+from storage.records import AnnotatorRole, now
 
 
 def headline(db: Database, state: reading.State | None = None) -> str:
     """The header as HTML, with a problem of the workspace below it."""
     state = state or reading.state(db, midnight=midnight(now()))
     return render(top(state, db.workspace.name, trouble=db.health.trouble))
+
+
+def role_note(role: AnnotatorRole) -> str:
+    """What a viewer can do, as HTML; the style sheet hides buttons that act beside it."""
+    if role != "viewer":
+        return ""
+    body = Markup(
+        "You can read every page and download exports without names. "
+        '<a class="ks-link" href="/label/password">Change password</a>'
+    )
+    return render(
+        Markup('<div class="ks-viewer">{}</div>').format(
+            components.note(
+                "info", "Your role is viewer: buttons that change something are hidden.", body
+            )
+        )
+    )
 
 
 def top(state: State, workspace: str, *, trouble: str | None = None) -> Markup:

@@ -27,11 +27,12 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from labeler.security.addresses import Addresses
 from labeler.security.auth import Auth, Identity
-from labeler.security.filedata import BadCall, checked_call
+from labeler.security.filedata import BadCall, NotAllowed, checked_call
 from labeler.security.headers import GRADIO_POLICY, STRICT_POLICY, WORKER_POLICY, Hardening
 from labeler.security.streams import Streams
+from storage.records import AnnotatorRole
 
-Access = Literal["public", "signed-in", "researcher", "admin"]
+Access = Literal["public", "signed-in", "annotator", "adjudicator", "viewer", "researcher", "admin"]
 Kind = Literal["plain", "page", "worker", "call", "stream"]
 """One of Kitestring's routes, a Gradio page, a service worker, a call of a Gradio function, or a
 stream."""
@@ -45,6 +46,16 @@ MAX_UPLOAD_BYTES = 32_000_000
 """Bytes of a file that a researcher uploads; larger files are imported in a terminal."""
 MAX_PATH_LENGTH = 255
 """Bytes; the longest file name that file systems allow."""
+
+GRANTS: dict[AnnotatorRole, frozenset[Access]] = {
+    "annotator": frozenset({"public", "signed-in", "annotator"}),
+    "adjudicator": frozenset({"public", "signed-in", "annotator", "adjudicator"}),
+    "viewer": frozenset({"public", "signed-in", "viewer"}),
+    "researcher": frozenset(
+        {"public", "signed-in", "annotator", "adjudicator", "viewer", "researcher"}
+    ),
+}
+"""What each role may use; each rule names one of these."""
 
 _POLICIES: dict[Kind, str] = {"page": GRADIO_POLICY, "worker": WORKER_POLICY}
 _MOUNTS = ("/label", "/research")
@@ -85,26 +96,28 @@ def rules(research_pages: Iterable[str] = ()) -> list[Rule]:
         _rule("public", "GET HEAD POST", r"/sign-in|/invite"),
         _rule("public", "POST", r"/sign-out"),
         _rule("admin", "POST", r"/admin/api/call"),
-        _rule("signed-in", reading, r"/label/?", "page"),
-        _rule("signed-in", reading, rf"/label/({_PAGE}|{_PAGE_API})"),
-        _rule("signed-in", reading, rf"/label/{_HEARTBEAT}", "stream"),
+        _rule("annotator", reading, r"/label/?", "page"),
+        _rule("annotator", reading, rf"/label/({_PAGE}|{_PAGE_API})"),
+        _rule("annotator", reading, rf"/label/{_HEARTBEAT}", "stream"),
         _rule("signed-in", "GET HEAD POST", r"/label/password"),
-        _rule("signed-in", reading, r"/label/worker\.js", "worker"),
-        _rule("signed-in", "GET", r"/label/api/(next|progress|figures|guidelines|openapi\.json)"),
-        _rule("signed-in", "GET", r"/label/api/texts/\w+"),
-        _rule("signed-in", "GET", r"/label/api/judgments(/[\w-]+)?"),
-        _rule("signed-in", "GET", r"/label/api/(flag-answers|follow-ups)"),
-        _rule("signed-in", "POST", r"/label/api/flag-answers/read"),
-        _rule("signed-in", "GET", r"/label/api/live"),
-        _rule("signed-in", "POST", r"/label/api/live/prepare"),
-        _rule("signed-in", "POST", r"/label/api/live/turns", "stream"),
-        _rule("signed-in", "POST", r"/label/api/(judgments|skip|flag|undo|release|language)"),
-        _rule("researcher", reading, rf"/research(/({pages.removeprefix('|')})?)?", "page"),
-        _rule("researcher", reading, rf"/research/({_PAGE}|{_PAGE_API})"),
-        _rule("researcher", reading, rf"/research/{_HEARTBEAT}", "stream"),
-        _rule("researcher", "GET", rf"/research/{_EVENTS}", "stream"),
-        _rule("researcher", "GET", rf"/research/({_STATUS}|download/[\w-]+)"),
-        _rule("researcher", "POST", rf"/research/{_FUNCTIONS_POST}", "call"),
+        _rule("annotator", reading, r"/label/worker\.js", "worker"),
+        _rule("annotator", "GET", r"/label/api/(next|progress|figures|guidelines|openapi\.json)"),
+        _rule("annotator", "GET", r"/label/api/texts/\w+"),
+        _rule("annotator", "GET", r"/label/api/judgments(/[\w-]+)?"),
+        _rule("annotator", "GET", r"/label/api/(flag-answers|follow-ups)"),
+        _rule("annotator", "POST", r"/label/api/flag-answers/read"),
+        _rule("annotator", "GET", r"/label/api/live"),
+        _rule("annotator", "POST", r"/label/api/live/prepare"),
+        _rule("annotator", "POST", r"/label/api/live/turns", "stream"),
+        _rule("annotator", "POST", r"/label/api/(judgments|skip|flag|undo|release|language)"),
+        _rule("viewer", reading, rf"/research(/({pages.removeprefix('|')})?)?", "page"),
+        _rule("viewer", reading, rf"/research/({_PAGE}|{_PAGE_API})"),
+        _rule("viewer", reading, rf"/research/{_HEARTBEAT}", "stream"),
+        _rule("viewer", "GET", rf"/research/{_EVENTS}", "stream"),
+        _rule("viewer", "GET", rf"/research/({_STATUS}|download/export)"),
+        # Which functions a role may call is another question: `functions` of AccessMiddleware.
+        _rule("viewer", "POST", rf"/research/{_FUNCTIONS_POST}", "call"),
+        _rule("researcher", "GET", r"/research/download/[\w-]+"),
         _rule("researcher", "POST", r"/research/upload/pairs"),
     ]
 
@@ -115,7 +128,7 @@ class AccessMiddleware:
     The pages get the language that `language_of` finds in the headers.  `sign_in_page` returns the
     page for a browser that is not signed in, given the requested path first; `refusal_page` the page
     for users without access, given the reason first; `missing_page` the page for an unknown address.
-    `functions` are the indices of the functions that Gradio pages may call.
+    `functions` returns the indices of the functions of the research page that a role may call.
     """
 
     def __init__(
@@ -126,7 +139,7 @@ class AccessMiddleware:
         addresses: Addresses,
         admin_token: str,
         rules: list[Rule],
-        functions: Container[object],
+        functions: Callable[[AnnotatorRole], Container[object]],
         sign_in_page: Callable[[str, str], str],
         refusal_page: Callable[[str, str], str],
         missing_page: Callable[[str], str],
@@ -173,15 +186,18 @@ class AccessMiddleware:
         if scope["path"].startswith(_MOUNTS):
             self._forget_other_addresses(scope)
         if rule.kind == "call":
+            assert identity is not None  # no rule of this kind is public
             try:
-                receive = await checked_call(receive, self.functions)
+                known, role = self.functions("researcher"), identity.annotator.role
+                receive = await checked_call(receive, known, allowed=self.functions(role))
             except (BadCall, HTTPException) as refused:
                 status = refused.status_code if isinstance(refused, HTTPException) else 422
+                status = 403 if isinstance(refused, NotAllowed) else status
                 await _json_error(status, _sentence(refused))(scope, receive, send)
                 return
         if rule.kind == "stream" and identity is not None:
-            who = identity.annotator.id
-            await self.streams.serve(self.app, scope, receive, send, annotator=who)
+            who, role = identity.annotator.id, identity.annotator.role
+            await self.streams.serve(self.app, scope, receive, send, annotator=who, role=role)
             return
         started = False
 
@@ -255,11 +271,7 @@ class AccessMiddleware:
 
     @staticmethod
     def _access(identity: Identity | None) -> set[Access]:
-        if identity is None:
-            return {"public"}
-        if identity.annotator.role == "researcher":
-            return {"public", "signed-in", "researcher"}
-        return {"public", "signed-in"}
+        return {"public"} if identity is None else set(GRANTS[identity.annotator.role])
 
     def _refuse(
         self, scope: Scope, headers: Headers, identity: Identity | None, matching: list[Rule]
@@ -276,8 +288,8 @@ class AccessMiddleware:
                 wanted = f"{path}?{query}" if query else path
                 return HTMLResponse(self.sign_in_page(wanted, language), status_code=401)
             return _json_error(401, "Sign in first.", {"WWW-Authenticate": "Bearer"})
-        if guarded and matching and all(rule.access == "researcher" for rule in matching):
-            reason = FOR_RESEARCHERS
+        if guarded and matching and identity is not None:
+            reason = _who_may(matching, identity.annotator.role)
         elif guarded:
             reason = NOT_AVAILABLE
         elif matching and scope["method"] in matching[0].methods:
@@ -293,7 +305,20 @@ class AccessMiddleware:
         return _json_error(403, reason)
 
 
+def _who_may(matching: list[Rule], role: AnnotatorRole) -> str:
+    """Why a person with this role may not use any of these rules."""
+    for reason, accesses in _REASONS:
+        if all(rule.access in accesses - GRANTS[role] for rule in matching):
+            return reason
+    return NOT_AVAILABLE
+
+
 FOR_RESEARCHERS = "This page is for researchers."
+FOR_ANNOTATORS = "This page is for annotators."
+_REASONS: tuple[tuple[str, frozenset[Access]], ...] = (
+    (FOR_RESEARCHERS, frozenset({"viewer", "researcher"})),
+    (FOR_ANNOTATORS, frozenset({"annotator"})),
+)
 NOT_AVAILABLE = "This address is not available."
 _DEFECT = "The server failed. Its log has the details."
 

@@ -14,6 +14,7 @@ from fastapi.responses import FileResponse, HTMLResponse, RedirectResponse, Resp
 from markupsafe import Markup
 
 from labeler.security import browsers
+from labeler.security.access import GRANTS
 from labeler.security.auth import SESSION_LIFETIME, Auth, SignInRefused
 from labeler.security.passwords import MAX_PASSWORD_LENGTH, MIN_PASSWORD_LENGTH, Busy
 from labeler.translation import LANGUAGES, RIGHT_TO_LEFT, accepted, fill, translated
@@ -80,13 +81,15 @@ _CHANGE = """{problem}
 <input id="again" name="again" type="password" autocomplete="new-password" required>
 <button>[[Change password]]</button>
 </form>
-<p class="hint"><a href="/label/">[[Back to labeling]]</a></p>"""
+<p class="hint">{back}</p>"""
 _NO_PASSWORD = """<p>[[Your account has no password. You signed in with a link.]]</p>
-<a class="button" href="/label/">[[Back to labeling]]</a>"""
+{back}"""
+_TO_LABELING = '<a{style} href="/label/">[[Back to labeling]]</a>'
+_TO_START = '<a{style} href="/">[[Go to the start page]]</a>'
 _MISSING = """<p>[[This page does not exist. The link may be incomplete or mistyped.]]</p>
 <a class="button" href="/">[[Go to the start page]]</a>"""
 _REFUSED = """<p>{reason}</p>
-<a class="button" href="/label/">[[Go to labeling]]</a>
+<a class="button" href="/">[[Go to the start page]]</a>
 <form method="post" action="/sign-out"><button class="quiet">[[Sign in with another account]]</button></form>"""
 
 _LOCAL_HINT = "[[On the server, {command} prints a sign-in link.]]"
@@ -277,7 +280,7 @@ def _invite_routes(routes: APIRouter, auth: Auth) -> None:
     def show_invite(request: Request, token: str = "", language: str = "") -> Response:
         # The invite was opened again in a browser that is signed in.
         if request.state.identity is not None and auth.invited(token) is None:
-            return RedirectResponse("/label/", 303)
+            return RedirectResponse("/", 303)
         spoken = language if language in LANGUAGES else language_of(auth, request.headers)
         response = _invite_page(auth, token, spoken)
         if language in LANGUAGES:
@@ -328,15 +331,19 @@ def _password_routes(routes: APIRouter, auth: Auth) -> None:
             if isinstance(error, Busy):
                 again_page.headers["Retry-After"] = str(ceil(error.seconds))
             return again_page
-        return _signed_in(auth, request, changed, landing="/label/")
+        landing = "/label/" if "annotator" in GRANTS[changed.role] else "/"
+        return _signed_in(auth, request, changed, landing=landing)
 
 
 def _change_page(
     person: Annotator, language: str, problem: str = "", status: int = 200
 ) -> HTMLResponse:
+    labels = "annotator" in GRANTS[person.role]
+    style = Markup("" if person.password_hash else ' class="button"')
+    back = fill(_TO_LABELING if labels else _TO_START, language, style=style)
     if person.password_hash is None:
         return HTMLResponse(
-            _page("Change password", fill(_NO_PASSWORD, language), language), status
+            _page("Change password", fill(_NO_PASSWORD, language, back=back), language), status
         )
     body = fill(
         _CHANGE,
@@ -346,6 +353,7 @@ def _change_page(
         who=_STRONG.format(person.name),
         shortest=MIN_PASSWORD_LENGTH,
         longest=MAX_PASSWORD_LENGTH,
+        back=back,
     )
     return HTMLResponse(_page("Change password", body, language), status)
 

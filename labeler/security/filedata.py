@@ -1,4 +1,4 @@
-"""Refusal of Gradio calls that name a file, and of calls that make Gradio fail.
+"""Refusal of Gradio calls of functions that a role may not call, that name a file, or make Gradio fail.
 
 Before the function runs, Gradio copies a file that a call names into its cache, or downloads it
 from a URL, regardless of the function's components. Kitestring's pages send no files. A session
@@ -17,15 +17,24 @@ from starlette.types import Message, Receive
 _SESSION = re.compile(r"[\w-]{1,64}", re.ASCII)
 
 
+READING_ONLY = "Your role allows you to read this page, but not to change anything."
+
+
 class BadCall(ValueError):
     """The body names a file or an unknown function, or is not JSON; the message is a sentence."""
 
 
-async def checked_call(receive: Receive, functions: Container[object]) -> Receive:
+class NotAllowed(BadCall):
+    """The body names a function that is for another role."""
+
+
+async def checked_call(
+    receive: Receive, functions: Container[object], *, allowed: Container[object]
+) -> Receive:
     """Read the body and return a `receive` that repeats it.
 
     Raises `BadCall` unless it is JSON that names no file, only functions in `functions`, and only
-    session names of the form that pages use.
+    session names of the form that pages use; `NotAllowed` if the function is not in `allowed`.
     """
     body, more = bytearray(), True
     while more:
@@ -34,9 +43,9 @@ async def checked_call(receive: Receive, functions: Container[object]) -> Receiv
             raise BadCall("The request ended early.")
         body += message.get("body", b"")
         more = message.get("more_body", False)
-    if body:
-        _check(body, functions)
-    whole: list[Message] = [{"type": "http.request", "body": bytes(body), "more_body": False}]
+    # Gradio gets what was checked: another reader could see another one of two equal keys.
+    checked = json.dumps(_check(body, functions, allowed)).encode() if body else b""
+    whole: list[Message] = [{"type": "http.request", "body": checked, "more_body": False}]
 
     async def again() -> Message:
         return whole.pop() if whole else await receive()
@@ -44,7 +53,8 @@ async def checked_call(receive: Receive, functions: Container[object]) -> Receiv
     return again
 
 
-def _check(body: bytearray, functions: Container[object]) -> None:
+def _check(body: bytearray, functions: Container[object], allowed: Container[object]) -> Any:
+    """The body's value."""
     try:
         found = json.loads(body)
         json.dumps(found, ensure_ascii=False).encode()  # fails for lone surrogates
@@ -53,12 +63,15 @@ def _check(body: bytearray, functions: Container[object]) -> None:
     if names_a_file(found):
         raise BadCall("A call cannot name a file; import files from the command line.")
     if not isinstance(found, dict):
-        return  # Gradio refuses it
+        return found  # Gradio refuses it
     function, session = found.get("fn_index"), found.get("session_hash")
     if isinstance(function, str | int | float) and function not in functions:
         raise BadCall("The page has no such function. Reload the page.")
+    if isinstance(function, str | int | float) and function not in allowed:
+        raise NotAllowed(READING_ONLY)
     if isinstance(session, str) and not _SESSION.fullmatch(session):
         raise BadCall("A session's name has up to 64 letters and digits.")
+    return found
 
 
 def names_a_file(value: Any) -> bool:

@@ -20,6 +20,7 @@ class _Stream:
     """An open stream: its user, the request's headers, and the task that answers."""
 
     annotator: str
+    role: str
     headers: Headers
     task: asyncio.Task[None]
     loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
@@ -39,9 +40,9 @@ class Streams:
         auth.when_accounts_change(self._recheck)
 
     async def serve(
-        self, app: ASGIApp, scope: Scope, receive: Receive, send: Send, *, annotator: str
+        self, app: ASGIApp, scope: Scope, receive: Receive, send: Send, *, annotator: str, role: str
     ) -> None:
-        """Run `app` until it has answered or the user is signed out."""
+        """Run `app` until it has answered, or the user is signed out or gets another role."""
         started = finished = False
 
         async def tracked_send(message: Message) -> None:
@@ -55,7 +56,7 @@ class Streams:
                 await send({"type": "http.response.body", "body": b""})
 
         task = asyncio.ensure_future(app(scope, receive, tracked_send))
-        stream = _Stream(annotator, Headers(scope=scope), task)  # type: ignore[arg-type]
+        stream = _Stream(annotator, role, Headers(scope=scope), task)  # type: ignore[arg-type]
         self._make_room(annotator)
         self._open[stream] = None
         try:
@@ -79,11 +80,12 @@ class Streams:
             own[0].end()
 
     def _recheck(self) -> None:
-        """End the streams of users who were signed out.  Call it in a thread: it queries the
-        database."""
+        """End the streams of users who were signed out or have another role.  Call it in a thread:
+        it queries the database."""
         for stream in list(self._open):
             found = self._auth.identify(stream.headers)
-            if found is None or found.annotator.id != stream.annotator:
+            who = (found.annotator.id, found.annotator.role) if found else None
+            if who != (stream.annotator, stream.role):
                 stream.loop.call_soon_threadsafe(stream.end)
 
 

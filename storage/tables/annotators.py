@@ -1,7 +1,8 @@
 """Accounts of annotators and researchers.
 
 Names are unique.  Disabling an account (`set_disabled`) immediately revokes its sessions, invites
-and API tokens, and keeps its judgments; the only researcher cannot be disabled.
+and API tokens, and keeps its judgments.  The only researcher who can sign in cannot be disabled or
+get another role.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from storage.engine.codec import from_row
 from storage.engine.database import Database
 from storage.engine.transaction import Transaction
 from storage.errors import Conflict, NotFound
-from storage.records import Annotator, new_id
+from storage.records import Annotator, AnnotatorRole, new_id
 from storage.tables import settings, tokens
 
 OWNER = "owner"
@@ -90,19 +91,48 @@ def set_disabled(db: Database, annotator: str, *, disabled: bool) -> Annotator:
     """
 
     def operation(tx: Transaction) -> Annotator:
-        rows = tx.rows(_BY_ID, id=annotator)
-        if not rows:
-            raise NotFound(f"there is no annotator {annotator!r}")
-        before = from_row(Annotator, rows[0])
+        before = _stored(tx, annotator)
         changed = replace(before, disabled=disabled)
-        if disabled and [row["id"] for row in tx.rows(_RESEARCHERS)] == [annotator]:
-            raise ValueError(f"{changed.name} is the only researcher; add another one first")
+        if disabled:
+            _require_another_researcher(tx, before)
         if disabled or before.disabled:  # earlier versions issued tokens for disabled accounts
             tokens.revoke_all(tx, annotator)
         tx.store(changed)
         return changed
 
     return db.write(operation)
+
+
+def set_role(db: Database, annotator: str, role: AnnotatorRole) -> Annotator:
+    """Give a person another role; sessions and API tokens stay valid and have the new rights.
+
+    NotFound for an unknown id; ValueError for a judge that is no person, and if the only researcher
+    would lose the role.
+    """
+
+    def operation(tx: Transaction) -> Annotator:
+        before = _stored(tx, annotator)
+        changed = replace(before, role=role)
+        if before.kind != "person":
+            raise ValueError(f"{before.name} is not a person; only people can get another role")
+        if role != "researcher":
+            _require_another_researcher(tx, before)
+        tx.store(changed)
+        return changed
+
+    return db.write(operation)
+
+
+def _stored(tx: Transaction, annotator: str) -> Annotator:
+    rows = tx.rows(_BY_ID, id=annotator)
+    if not rows:
+        raise NotFound(f"there is no annotator {annotator!r}")
+    return from_row(Annotator, rows[0])
+
+
+def _require_another_researcher(tx: Transaction, person: Annotator) -> None:
+    if [row["id"] for row in tx.rows(_RESEARCHERS)] == [person.id]:
+        raise ValueError(f"{person.name} is the only researcher; add another one first")
 
 
 def accept_invite(db: Database, invite: str, *, password_hash: str) -> Annotator | None:

@@ -126,6 +126,22 @@ def test_the_only_researcher_cannot_be_disabled(tmp_path: Path):
     assert told("users", "disable", "Ada", *here, "--json")["disabled"]
 
 
+def test_a_person_gets_another_role(tmp_path: Path):
+    here = ("--workspace", tmp_path / "workspace")
+    told("init", *here, "--model", save_tiny(tmp_path / "model"))
+    told("users", "add", "Ada", "--role", "researcher", *here)
+    assert told("users", "add", "Vic", "--role", "viewer", *here, "--json")["role"] == "viewer"
+    assert told("users", "role", "Vic", "adjudicator", *here, "--json")["role"] == "adjudicator"
+    with pytest.raises(ValueError, match="Ada is the only researcher; add another one first"):
+        told("users", "role", "Ada", "viewer", *here)
+    told("users", "role", "Vic", "researcher", *here)
+    told("users", "role", "Ada", "viewer", *here)
+    people = {p["name"]: p["role"] for p in told("users", "list", *here, "--json")}
+    assert people == {"Ada": "viewer", "Vic": "researcher"}
+    with pytest.raises(ValueError, match="no user called 'Eve'; there are: Ada, Vic"):
+        told("users", "role", "Eve", "viewer", *here)
+
+
 def test_status_says_what_stopped_and_what_goes_on(tmp_path: Path):
     here = ("--workspace", tmp_path / "workspace")
     told("init", *here, "--model", save_tiny(tmp_path / "model"))

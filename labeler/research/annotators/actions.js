@@ -1,5 +1,5 @@
-// Buttons in tables send their action to the server; "Copy" works without it, and "Answer" asks for a
-// text first.
+// Buttons in tables send their action to the server; "Copy" works without it, "Answer" asks for a text
+// first, and "Role" for a role.
 element.addEventListener("click", async (event) => {
   const button = event.target.closest("button");
   if (!button) return;
@@ -8,6 +8,8 @@ element.addEventListener("click", async (event) => {
     button.textContent = "Copied";
   } else if (button.dataset.action === "answer") {
     askForAnswer(button.dataset);
+  } else if (button.dataset.action === "role") {
+    askForRole(button.dataset);
   } else if (button.dataset.action) {
     trigger("act", { action: button.dataset.action, id: button.dataset.target });
   }
@@ -30,6 +32,40 @@ function askForAnswer({ target, title, comment }) {
     dialog.remove();
     const action = dialog.returnValue;
     if (action.startsWith("answer")) trigger("act", { action, id: target, text: text.value });
+  };
+  document.body.append(dialog);
+  dialog.showModal();
+}
+
+const CAN = {
+  annotator: "judges pairs",
+  adjudicator: "judges pairs, and decides pairs that annotators disagree on",
+  viewer: "reads every research page, changes nothing",
+  researcher: "reads and changes everything, manages accounts",
+};
+
+function askForRole({ target, title, role, roles }) {
+  const dialog = document.createElement("dialog");
+  dialog.className = "ks-dialog";
+  dialog.innerHTML = `<form method="dialog"><h2 id="ks-role-title" dir="auto"></h2><div class="ks-roles"></div>
+    <div class="ks-actions"><button class="ks-button" value="cancel">Cancel</button>
+    <button class="ks-button ks-primary" value="save">Save role</button></div></form>`;
+  dialog.setAttribute("aria-labelledby", "ks-role-title");
+  dialog.querySelector("h2").textContent = title;
+  for (const name of roles.split(" ")) {
+    const label = document.createElement("label");
+    const choice = Object.assign(document.createElement("input"), { type: "radio", name: "role", value: name });
+    choice.checked = name === role;
+    const can = Object.assign(document.createElement("small"), { textContent: CAN[name] ?? "" });
+    label.append(choice, ` ${name} `, can);
+    dialog.querySelector(".ks-roles").append(label);
+  }
+  dialog.onclose = () => {
+    const chosen = dialog.querySelector("input:checked")?.value;
+    dialog.remove();
+    if (dialog.returnValue === "save" && chosen !== role) {
+      trigger("act", { action: "role", id: target, text: chosen });
+    }
   };
   document.body.append(dialog);
   dialog.showModal();

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import cast, get_args
 
 import gradio as gr
 
@@ -12,16 +13,22 @@ from labeler.html.components import Markup, render
 from labeler.research import reading
 from labeler.research.annotators import gold_view, reliability_view
 from labeler.research.annotators import view as annotators_view
-from labeler.research.tab import Cached, Tab, Updates, attempt, heading_slot, html_slot, on
+from labeler.research.tab import Cached, Tab, Updates, attempt, caller, heading_slot, html_slot, on
 from storage.analysis import reliability
 from storage.analysis.agreement import agreement
 from storage.analysis.checks import PracticeState, check_results, practice_state
 from storage.engine.database import Database
 from storage.labeling import flag_answers, gold, judgments
 from storage.labeling.queue import midnight
-from storage.records import Annotator, AnnotatorRole, new_id, now
+from storage.records import Annotator, AnnotatorRole, check_choice, new_id, now
 from storage.tables import annotators, settings, tokens
 
+ARTICLES: dict[AnnotatorRole, str] = {
+    "annotator": "an annotator",
+    "adjudicator": "an adjudicator",
+    "viewer": "a viewer",
+    "researcher": "a researcher",
+}
 CLEARED = "The flag is cleared. The pair returns to the queue if it needs judgments."
 ACTIONS_JS = (Path(__file__).parent / "actions.js").read_text(encoding="utf-8")
 
@@ -64,7 +71,11 @@ class AnnotatorsTab(Tab):
                 scale=2,
             )
             self.role = gr.Dropdown(
-                ["annotator", "researcher"], value="annotator", label="Role", min_width=150, scale=1
+                list(get_args(AnnotatorRole)),
+                value="annotator",
+                label="Role",
+                min_width=150,
+                scale=1,
             )
             self.add = gr.Button("Add", variant="primary", elem_id="annotator-add")
         self.answer = html_slot(elem_id="annotator-answer", js_on_load=ACTIONS_JS)
@@ -163,6 +174,9 @@ class AnnotatorsTab(Tab):
                 case "enable":
                     person = self._set_disabled(target, disabled=False)
                     return f"{person.name} can sign in again. Without a password, they need an invite link."
+                case "role":
+                    person = self._set_role(target, _text(event))
+                    return f"{person.name} is now {ARTICLES[person.role]}."
                 case "gold-retire":
                     gold.set_active(self._db, target, active=False)
                     return "Annotators no longer get the pair, and its judgments no longer count."
@@ -170,13 +184,13 @@ class AnnotatorsTab(Tab):
                     gold.set_active(self._db, target, active=True)
                     return "Annotators get the pair again, and its judgments count."
                 case "clear":
-                    who = _researcher(request)
+                    who = caller(request).id
                     judgments.clear_flag(self._db, id=new_id(), flag=target, researcher=who)
                     return CLEARED
                 case "answer" | "answer-and-clear":
                     clear = action == "answer-and-clear"
                     flag_answers.answer_flag(
-                        self._db, id=new_id(), flag=target, researcher=_researcher(request),
+                        self._db, id=new_id(), flag=target, researcher=caller(request).id,
                         text=_text(event), clear=clear,
                     )  # fmt: skip
                     answered = "The annotator finds the answer in My judgments."
@@ -192,16 +206,16 @@ class AnnotatorsTab(Tab):
         link = tokens.issue_invite(self._db, person.id, address=origin)
         return annotators_view.invite(person.name, link)
 
+    def _set_role(self, target: str, role: str) -> Annotator:
+        check_choice("role", role, AnnotatorRole)
+        person = annotators.set_role(self._db, target, cast("AnnotatorRole", role))
+        self._accounts_changed()
+        return person
+
     def _set_disabled(self, target: str, *, disabled: bool) -> Annotator:
         person = annotators.set_disabled(self._db, target, disabled=disabled)
         self._accounts_changed()
         return person
-
-
-def _researcher(request: gr.Request) -> str:
-    # The access check stores the signed-in person in the request.
-    assert request.request is not None
-    return request.request.state.identity.annotator.id
 
 
 def _text(event: gr.EventData) -> str:

@@ -5,15 +5,16 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, get_args
 
 from labeler.html import components
 from labeler.html.components import Column, Markup
 from labeler.research.reading import OpenFlag, Work
-from storage.records import as_messages
+from storage.records import Annotator, AnnotatorRole, as_messages
 
 _COLUMNS = (
     Column("Name"),
+    Column("Role"),
     Column("Judged", "right", "Current judgments in all iterations."),
     Column("Today", "right", "Since midnight UTC."),
     Column("Skipped", "right"),
@@ -34,6 +35,7 @@ def people(work: Sequence[Work], *, now: datetime) -> Markup:
 def _row(item: Work, now: datetime) -> Sequence[Any]:
     return (
         _name(item),
+        item.annotator.role,
         components.number(item.judged),
         components.number(item.today),
         components.number(item.skips),
@@ -49,17 +51,23 @@ def _actions(item: Work) -> Markup:
         if person.disabled
         else [
             components.button("Invite link", "invite", person.id),
+            *([_change_role(person)] if person.kind == "person" else []),
             components.button("Disable", "disable", person.id, tone="bad"),
         ]
     )
     return Markup('<span class="ks-actions">{}</span>').format(components.lines(buttons))
 
 
+def _change_role(person: Annotator) -> Markup:
+    return Markup(
+        '<button type="button" class="ks-button" data-action="role" data-target="{}" '
+        'data-title="Role of {}" data-role="{}" data-roles="{}">Role …</button>'
+    ).format(person.id, person.name, person.role, " ".join(get_args(AnnotatorRole)))
+
+
 def _name(item: Work) -> Markup:
     person = item.annotator
     marks = []
-    if person.role == "researcher":
-        marks.append(components.badge("researcher", "info"))
     if person.kind != "person":
         marks.append(components.badge(person.kind))
     if person.disabled:

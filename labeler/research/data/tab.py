@@ -115,9 +115,15 @@ class DataTab(Tab):
         self.form = [*choices, self.reasons, self.rationale, self.safety, self.marks]
         self.loaded = [self.language, self.guidelines, self.preview, *self.form]
         for control in (self.format, self.ties, self.file, self.names):
-            on(control.input, self._link, self.inputs, [self.link])
-        on(self.guidelines.change, _preview, [self.guidelines], [self.preview])
-        on(self.language.change, self._in_language, [self.language], [self.guidelines])
+            on(control.input, self._link, self.inputs, [self.link], access="viewer")
+        on(self.guidelines.change, _preview, [self.guidelines], [self.preview], access="viewer")
+        on(
+            self.language.change,
+            self._in_language,
+            [self.language],
+            [self.guidelines],
+            access="viewer",
+        )
         on(self.save.click, self._save, [self.guidelines, self.language], [self.answer])
         on(self.save_form.click, self._save_form, self.form, [self.form_answer])
 
@@ -147,6 +153,7 @@ class DataTab(Tab):
                 self.names = gr.Checkbox(
                     label="Include names",
                     info="Annotators' names instead of pseudonyms.",
+                    elem_classes="ks-acts",  # a viewer may not download names
                     value=False,
                 )
             self.link = html_slot(elem_id="export-link")

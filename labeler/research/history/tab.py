@@ -33,7 +33,7 @@ class HistoryTab(Tab):
         self.outputs = [
             self.table, self.charts, self.rulings, self.tree, self.model, self.lineage,
         ]  # fmt: skip
-        on(self.model.input, self._lineage, self.inputs, [self.lineage])
+        on(self.model.input, self._lineage, self.inputs, [self.lineage], access="viewer")
 
     def refresh(self, model: str | None) -> Updates:
         """All iterations and models; the lineage of `model`, or of the newest policy."""

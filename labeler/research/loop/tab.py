@@ -78,7 +78,7 @@ class LoopTab(Tab):
         for button, defaults in ((self.back, False), (self.general, True)):
             on(button.click, partial(self._fill_with, defaults), outputs=filled)
         # Reset the form only when the stopped stage changes, to keep what the user typed.
-        on(self.stopped.change, self._show_stopped, outputs=filled)
+        on(self.stopped.change, self._show_stopped, outputs=filled, access="viewer")
 
     def load(self) -> Updates:
         # Includes the suggestions for a stopped stage, which `stopped.change` may have shown.

@@ -11,7 +11,7 @@ from labeler.ports import Loop
 from labeler.research.charts import CHARTS_JS
 from labeler.research.policies import models_view
 from labeler.research.policies import view as policies_view
-from labeler.research.tab import Cached, Tab, Updates, attempt, heading_slot, html_slot, on
+from labeler.research.tab import Cached, Tab, Updates, attempt, caller, heading_slot, html_slot, on
 from storage.gate_report import GateReport, ModelBoard
 
 ALL = "All categories"
@@ -46,7 +46,7 @@ class PoliciesTab(Tab):
             self.models,
         ]  # fmt: skip
         for choice in (self.policy, self.category):
-            on(choice.input, self.refresh, self.inputs, self.outputs)
+            on(choice.input, self.refresh, self.inputs, self.outputs, access="viewer")
         on(
             self.rule.click,
             self._rule,
@@ -112,8 +112,7 @@ class PoliciesTab(Tab):
         self, policy: str | None, category: str, ruling: str, reason: str, request: gr.Request
     ) -> Updates:
         # The access check stores the signed-in person in the request.
-        assert request.request is not None
-        who = request.request.state.identity.annotator.name
+        who = caller(request).name
 
         def rule() -> str:
             if policy is None:

@@ -36,7 +36,7 @@ class RewardTab(Tab):
             self.model, self.verdict, self.figures, self.plots, self.progress, self.start,
             self.stop, self.tables,
         ]  # fmt: skip
-        on(self.model.input, self.refresh, self.inputs, self.outputs)
+        on(self.model.input, self.refresh, self.inputs, self.outputs, access="viewer")
         reports = loop.reports
         for button, act in ((self.start, reports.start_curve), (self.stop, reports.cancel_curve)):
             on(button.click, partial(self._press, act), self.inputs, [self.answer, *self.outputs])

@@ -57,9 +57,9 @@ class SamplesTab(Tab):
             self.iteration, self.summary, self.list, self.where, self.number, self.back, self.forth,
         ]  # fmt: skip
         for control in filters:
-            on(control.input, self._filter, filters, self.outputs)
+            on(control.input, self._filter, filters, self.outputs, access="viewer")
         for button, step in ((self.back, -1), (self.forth, 1)):
-            on(button.click, partial(self._turn, step), self.inputs, self.outputs)
+            on(button.click, partial(self._turn, step), self.inputs, self.outputs, access="viewer")
 
     def _filter(self, iteration: int | None, order: Order, needle: str) -> Updates:
         return self.refresh(iteration, order, needle, 1)

@@ -54,7 +54,7 @@ class TrainingTab(Tab):
         ):
             press = partial(self._press, act, done)
             on(button.click, press, self.inputs, [self.answer, *self.outputs])
-        on(self.choice.input, self.refresh, self.inputs, self.outputs)
+        on(self.choice.input, self.refresh, self.inputs, self.outputs, access="viewer")
         self.choice.change(None, [self.choice], js="run => window.kitestringRun(run)")
         self.loaded = [self.choice]
 

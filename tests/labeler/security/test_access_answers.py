@@ -58,7 +58,7 @@ class Studio:
             addresses=Addresses.of(public_url="https://label.example", more=["testserver"]),
             admin_token="key",
             rules=rules(["people"]),
-            functions={1},
+            functions={"researcher": {1, 3}, "viewer": {3}}.__getitem__,
             sign_in_page=lambda path, language: f"sign in for {path} in {language}",
             refusal_page=lambda reason, language: f"refused in {language}: {reason}",
             missing_page=lambda language: f"nothing here in {language}",
@@ -118,7 +118,7 @@ def studio() -> Studio:
         ("ben", "GET", "/research/people", {}, 403, b"for researchers"),
         ("ben", "GET", "/label/nothing", BROWSER, 403, b"refused in en: This address is not available."),
         ("ben", "DELETE", "/label/", BROWSER, 403, b'{"error":"This address is not available."}'),
-        ("rosa", "POST", "/research/", OURS, 403, b"for researchers"),
+        ("rosa", "POST", "/research/", OURS, 403, b"not available"),
         ("", "POST", "/admin/api/call", {}, 401, b"needs the workspace's admin token"),
         ("rosa", "POST", "/admin/api/call", OURS, 401, b"needs the workspace's admin token"),
         ("", "GET", "/admin/api/call", {}, 405, b"GET is not allowed here."),
@@ -193,7 +193,7 @@ def test_the_admin_token_opens_the_admin_route_alone(studio):
 def test_a_body_may_have_so_many_bytes_and_not_one_more(studio, path, headers, largest, announced):
     def ask(size: int) -> tuple[int, bytes]:
         length = {"content-length": str(size)} if announced else {}
-        body = b"[" + b" " * (size - 2) + b"]"
+        body = b'"' + b"x" * (size - 2) + b'"'
         return studio.ask("POST", path, "rosa", body, **OURS, **headers, **length)[:2]
 
     assert ask(largest) == (200, str(largest).encode())

@@ -308,7 +308,7 @@ def test_a_stream_that_is_ended_has_one_last_message(ends_itself):
     async def run() -> None:
         open_streams = streams.Streams(Mock())
         scope = {"type": "http", "headers": []}
-        serving = open_streams.serve(app, scope, Mock(), send, annotator="ann")
+        serving = open_streams.serve(app, scope, Mock(), send, annotator="ann", role="researcher")
         task = asyncio.ensure_future(serving)
         while len(sent) < 2:
             await asyncio.sleep(0)

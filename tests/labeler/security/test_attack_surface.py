@@ -26,8 +26,12 @@ from tests.helpers.desk_world import (
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "CONNECT", "FROB")
 STRANGERS = ("stranger", "disabled", "admin's token", "invite as a cookie", "two names")
 ANNOTATORS = ("annotator", "annotator's token")
+ADJUDICATORS = ("adjudicator", "adjudicator's token")
+VIEWERS = ("viewer", "viewer's token")
 RESEARCHERS = ("researcher", "researcher's token")
-ROLES = (*STRANGERS, *ANNOTATORS, *RESEARCHERS)
+LABELING = ANNOTATORS + ADJUDICATORS + RESEARCHERS
+READING = VIEWERS + RESEARCHERS
+ROLES = (*STRANGERS, *ANNOTATORS, *ADJUDICATORS, *VIEWERS, *RESEARCHERS)
 
 READ, ACT = frozenset({"GET", "HEAD"}), frozenset({"POST"})
 PUBLIC: dict[str, frozenset[str]] = {
@@ -46,7 +50,6 @@ LABEL: dict[str, frozenset[str]] = {
     "/label/api/judgments": ACT | {"GET"}, "/label/api/judgments/0": frozenset({"GET"}),
     **dict.fromkeys(("/label/api/skip", "/label/api/flag"), ACT),
     **dict.fromkeys(("/label/api/undo", "/label/api/release"), ACT),
-    "/label/password": READ | ACT,
 }  # fmt: skip
 PAGE = (
     "", "/", "/config", "/theme.css", "/robots.txt", "/favicon.ico", "/manifest.json", "/assets/0",
@@ -70,13 +73,17 @@ def allowed(role: str, path: str) -> frozenset[str]:
         return PUBLIC[path]
     if path == "/admin/api/call":
         return ACT if role == "admin's token" else frozenset()
+    if path == "/label/password":  # everybody's own
+        return READ | ACT if role in LABELING + VIEWERS else frozenset()
     if path in LABEL:
-        return LABEL[path] if role in ANNOTATORS + RESEARCHERS else frozenset()
+        return LABEL[path] if role in LABELING else frozenset()
     if path.startswith("/label") and path.removeprefix("/label") in PAGE:
-        return READ if role in ANNOTATORS + RESEARCHERS else frozenset()
+        return READ if role in LABELING else frozenset()
     if path.startswith("/research") and path.removeprefix("/research") in PAGE:
-        return READ if role in RESEARCHERS else frozenset()
-    return RESEARCH.get(path, frozenset()) if role in RESEARCHERS else frozenset()
+        return READ if role in READING else frozenset()
+    if path == "/research/upload/pairs" and role in VIEWERS:
+        return frozenset()
+    return RESEARCH.get(path, frozenset()) if role in READING else frozenset()
 
 
 @dataclass(frozen=True)
@@ -94,7 +101,8 @@ def world(tmp_path_factory) -> Iterator[World]:
     with workspace(tmp_path_factory.mktemp("surface")) as db:
         app = make_app(db)
         ben, gone = add_person(db, "Ben"), add_person(db, "Gone", "researcher")
-        ada = add_person(db, "Ada", "researcher")
+        ada, vic = add_person(db, "Ada", "researcher"), add_person(db, "Vic", "viewer")
+        jud = add_person(db, "Jud", "adjudicator")
         headers = {
             "stranger": {},
             "disabled": session_cookie(app, db, gone) | {"x": "1"},
@@ -106,6 +114,10 @@ def world(tmp_path_factory) -> Iterator[World]:
             "two names": session_cookie(app, db, ada) | {"authorization": "Bearer wrong"},
             "annotator": session_cookie(app, db, ben),
             "annotator's token": bearer(db, ben),
+            "adjudicator": session_cookie(app, db, jud),
+            "adjudicator's token": bearer(db, jud),
+            "viewer": session_cookie(app, db, vic),
+            "viewer's token": bearer(db, vic),
             "researcher": session_cookie(app, db, ada),
             "researcher's token": bearer(db, ada),
         }
@@ -190,11 +202,11 @@ async def _ask(
 def test_the_table_names_real_routes(world):
     """Otherwise the tests below would pass on nothing."""
     assert len(world.paths) > 130
-    named = {*PUBLIC, *LABEL, *RESEARCH, "/admin/api/call"}
+    named = {*PUBLIC, *LABEL, *RESEARCH, "/admin/api/call", "/label/password"}
     assert named - set(world.paths) <= {path for path in RESEARCH if path.endswith("/")}
 
 
-@pytest.mark.parametrize("role", ["stranger", "annotator", "researcher"])
+@pytest.mark.parametrize("role", ["stranger", "annotator", "adjudicator", "viewer", "researcher"])
 def test_every_route_as_each_role(world, role):
     hold_to_the_table(world, role, ("GET", "POST"))
 
@@ -218,6 +230,7 @@ def hold_to_the_table(world, role, methods):
                 b"Sign in first" in body
                 or b"is not available" in body
                 or b"for researchers" in body
+                or b"for annotators" in body
                 or b"not allowed here" in body
                 or b"address does not exist" in body
                 or b"page does not exist" in body
@@ -250,7 +263,7 @@ TRICKS = (
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("role", [*STRANGERS, *ANNOTATORS])
+@pytest.mark.parametrize("role", [*STRANGERS, *ANNOTATORS, *ADJUDICATORS])
 @pytest.mark.parametrize("trick", TRICKS, ids=lambda trick: next(iter(trick)))
 def test_no_header_opens_what_is_closed(world, role, trick):
     for path in world.paths:
@@ -269,7 +282,7 @@ SPELLINGS = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("role", ["stranger", "annotator", "annotator's token"])
+@pytest.mark.parametrize("role", ["stranger", "annotator", "annotator's token", "adjudicator"])
 def test_no_spelling_of_a_closed_path_opens_it(world, role):
     for closed in (
         "/research/config",

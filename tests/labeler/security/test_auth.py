@@ -229,7 +229,7 @@ def test_a_used_invite_sends_its_owner_on_and_tells_strangers_whom_to_ask(
     assert "launch.py" not in stranger.text
 
     sent_on = theirs.get(f"/invite?token={token}")
-    assert (sent_on.status_code, sent_on.headers["location"]) == (303, "/label/")
+    assert (sent_on.status_code, sent_on.headers["location"]) == (303, "/")
     assert "set-cookie" not in sent_on.headers
     assert theirs.get("/label/api/progress").json()["annotator"]["id"] == other.id
 

@@ -60,6 +60,29 @@ def test_closing_an_account_changes_nothing_else_of_it(db):
         annotators.set_disabled(db, "c", disabled=True)
 
 
+def test_another_role_keeps_the_rest_of_the_account_and_its_tokens(db):
+    seen = annotators.add(db, Annotator(id="a", name="Ann", password_hash="h"))
+    secret = tokens.issue(db, "a", "api", lifetime=None)
+    for role in ("viewer", "adjudicator", "researcher"):
+        changed = annotators.set_role(db, "a", role)
+        assert changed == annotators.get(db, "a") == replace(seen, role=role)
+        assert tokens.check(db, secret, ("api",)) == changed
+    with pytest.raises(ValueError, match="Ann is the only researcher; add another one first"):
+        annotators.set_role(db, "a", "viewer")
+    annotators.add(db, Annotator(id="b", name="Ben", role="researcher", disabled=True))
+    with pytest.raises(ValueError, match="only researcher"):  # Ben cannot sign in
+        annotators.set_role(db, "a", "annotator")
+    annotators.set_disabled(db, "b", disabled=False)
+    assert annotators.set_role(db, "a", "annotator").role == "annotator"
+    annotators.add(db, Annotator(id="m", name="judge", kind="model"))
+    with pytest.raises(ValueError, match="judge is not a person"):
+        annotators.set_role(db, "m", "viewer")
+    with pytest.raises(NotFound, match="no annotator 'c'"):
+        annotators.set_role(db, "c", "viewer")
+    with pytest.raises(ValueError, match="must be one of"):
+        annotators.set_role(db, "a", "admin")
+
+
 def test_two_researchers_cannot_shut_each_other_out_at_once(db):
     for name in ("a", "b"):
         annotators.add(db, Annotator(id=name, name=name, role="researcher"))
