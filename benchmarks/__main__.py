@@ -27,6 +27,7 @@ COMMANDS = {
     "recovery": ["recovery"],
     "reward-report": ["reward_report"],
     "agreement": ["agreement"],
+    "browsing": ["browsing"],
     "checks": ["checks"],
     "edits": ["edits"],
     "mutants": ["mutants"],

@@ -5,11 +5,22 @@ from __future__ import annotations
 import signal
 import sys
 
-from commands import data, flags, gold, loop, reward, serve, simulate, studies, sycophancy
+from commands import (
+    data,
+    flags,
+    gold,
+    judgments,
+    loop,
+    reward,
+    serve,
+    simulate,
+    studies,
+    sycophancy,
+)
 from commands.app import app
 from storage.errors import NotFound, explain
 
-MODULES = (serve, loop, data, gold, flags, reward, studies, simulate, sycophancy)
+MODULES = (serve, loop, data, gold, judgments, flags, reward, studies, simulate, sycophancy)
 app.registered_commands.sort(
     key=lambda command: [module.__name__ for module in MODULES].index(command.callback.__module__)
 )

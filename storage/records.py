@@ -83,6 +83,8 @@ MAX_EDIT_LENGTH = 20_000
 """Characters of an edited response."""
 MAX_ANSWER_LENGTH = 5_000
 """Characters of an answer to a flag."""
+MAX_REASON_LENGTH = 2_000
+"""Characters of a researcher's reason."""
 MAX_TAGS = 20
 """Reason tags of one response."""
 MAX_TAG_LENGTH = 60
@@ -127,6 +129,15 @@ def check_tags(name: str, tags: Sequence[str]) -> tuple[str, ...]:
     if len(set(tags)) != len(tags):
         raise ValueError(f"{name}: each tag may be given once")
     return tuple(tags)
+
+
+def check_reason(reason: str) -> None:
+    """Raise ``ValueError`` for a reason that is too long or has a NUL."""
+    if len(reason) > MAX_REASON_LENGTH or "\0" in reason:
+        raise ValueError(
+            f"a reason has at most {MAX_REASON_LENGTH:,} characters and no NUL; this one has "
+            f"{len(reason):,}"
+        )
 
 
 def derive_seed(*parts: str) -> int:
@@ -499,6 +510,27 @@ class FlagAnswer:
             raise ValueError(
                 f"an answer to a flag has at most {MAX_ANSWER_LENGTH:,} characters and no NUL"
             )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Exclusion:
+    """Whether a researcher has excluded a judgment, and why; the latest record of a judgment counts.
+
+    Nothing learns from an excluded judgment, and no figure uses it.  Its annotator does not see the
+    difference.  `researcher` is "" for the operator of the command line.  The `reason` of a restored
+    judgment may be empty.
+    """
+
+    judgment: str
+    excluded: bool
+    reason: str = ""
+    researcher: str = ""
+    created_at: datetime = field(default_factory=now)
+
+    def __post_init__(self) -> None:
+        if self.excluded and not self.reason.strip():
+            raise ValueError("to exclude a judgment, give a reason; it stays in the history")
+        check_reason(self.reason)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -76,7 +76,10 @@ _MARKED_JUDGMENTS = f"""
 """
 _JUDGMENTS = "SELECT count(*) AS n FROM current_judgments"
 _RULINGS = "SELECT count(*) AS n FROM gate_overrides"
-_VERSION = "SELECT (SELECT count(*) FROM judgments) + (SELECT count(*) FROM withdrawals) AS n"
+_VERSION = """
+    SELECT (SELECT count(*) FROM judgments) + (SELECT count(*) FROM withdrawals)
+        + (SELECT coalesce(max(epoch_us(created_at)), 0) FROM exclusions) AS n
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -194,7 +197,7 @@ def _reward_model(
 
 
 def judging_version(db: Database) -> int:
-    """A number that changes with every judgment, undo and cleared flag."""
+    """A number that changes with every judgment, undo, cleared flag and exclusion."""
     return _count(db, _VERSION)
 
 

@@ -29,6 +29,7 @@ _WRITTEN: Mapping[str, Mapping[str, str]] = {
     "withdrawals": {"replaces": _JUDGMENT, "annotator": _PERSON},
     "skips": {"annotator": _PERSON},
     "flags": {"annotator": _PERSON},
+    "exclusions": {"judgment": _JUDGMENT, "researcher": "''"},
     "checks": {"judgment": _JUDGMENT, "annotator": _PERSON},
     "models": {"path": "''", "summary": _SUMMARY},
     "iterations": {},

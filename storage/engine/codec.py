@@ -132,6 +132,7 @@ _ALL = (
     Kind("skip", records.Skip, "skips", ignored=_ACT, ordered=True),
     Kind("flag", records.Flag, "flags", ignored=_ACT, ordered=True),
     Kind("flag_answer", records.FlagAnswer, "flag_answers", immutable=False),
+    Kind("exclusion", records.Exclusion, "exclusions", "judgment", immutable=False),
     Kind("follow_up", records.FollowUp, "follow_ups", ignored=_TIME),
     Kind(
         "snapshot",

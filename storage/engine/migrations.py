@@ -209,6 +209,23 @@ def m014_follow_ups(connection: Connection) -> None:
     connection.execute(_FOLLOW_UPS)
 
 
+_EXCLUSIONS = """
+CREATE TABLE exclusions (
+    judgment VARCHAR PRIMARY KEY, excluded BOOLEAN NOT NULL, reason VARCHAR, researcher VARCHAR,
+    created_at TIMESTAMPTZ);
+DROP VIEW current_judgments;
+CREATE VIEW current_judgments AS
+    SELECT j.* FROM standing_judgments AS j
+    ANTI JOIN checks AS k ON k.comparison = j.comparison
+    ANTI JOIN exclusions AS x ON x.judgment = j.id AND x.excluded;
+"""
+
+
+def m015_exclusions(connection: Connection) -> None:
+    """Judgments that researchers excluded; the view `current_judgments` leaves them out."""
+    connection.execute(_EXCLUSIONS)
+
+
 _ORDER = """
     SELECT id, row_number() OVER (ORDER BY created_at, id) AS seq FROM (
         SELECT id, created_at FROM judgments UNION ALL
@@ -231,6 +248,7 @@ MIGRATIONS: tuple[Migration, ...] = (
     m012_flag_answers,
     m013_marks,
     m014_follow_ups,
+    m015_exclusions,
 )
 
 # `journal_bytes`: the length of the journal that is applied, written in each group's transaction.

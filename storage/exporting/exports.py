@@ -57,6 +57,7 @@ _JUDGED = """
            w.created_at AS withdrawn_at,
            CASE WHEN w.id IS NOT NULL THEN 'withdrawn'
                 WHEN later.id IS NOT NULL THEN 'revised' ELSE 'current' END AS status,
+           x.excluded IS TRUE AS excluded, CASE WHEN x.excluded THEN x.reason END AS exclusion_reason,
            c.iteration, c.arm, c.item, c.conversation, c.turn, k.answer AS expected,
            k.explanation,
            CASE WHEN $key IS NULL OR k.judgment IS NULL THEN k.judgment
@@ -72,6 +73,7 @@ _JUDGED = """
     LEFT JOIN checks AS k ON k.comparison = j.comparison
     LEFT JOIN judgments AS later ON later.replaces = j.id
     LEFT JOIN withdrawals AS w ON w.replaces = j.id
+    LEFT JOIN exclusions AS x ON x.judgment = j.id
     WHERE $history OR (later.id IS NULL AND w.id IS NULL)
     ORDER BY 1, 2
 """
@@ -278,7 +280,9 @@ class _Dataset:
         flags = self._flags.get(row["comparison"], [])
         judged = judged_from(row, annotator=self._public[row["annotator"]], flags=flags)
         left_out = None
-        if judged.arm in CHECKS and self._format != "raw":
+        if judged.excluded and self._format != "raw":
+            left_out = "excluded"
+        elif judged.arm in CHECKS and self._format != "raw":
             left_out = f"of {judged.arm} pairs"
         elif judged.prompt_role in self._excluded_roles:
             left_out = f"on {judged.prompt_role} prompts"
@@ -321,6 +325,7 @@ class _Dataset:
             "by ": "a kind that reward.learn_from does not name",
             "on ": "which are not trained on",
             "of ": "which measure annotators",
+            "excluded": "by a researcher",
         }
         counted = sorted(self.contents.left_out.items())
         found = {

@@ -91,6 +91,9 @@ class ExportedJudgment:
     replaces: str | None
     withdrawn_at: datetime | None
     status: str
+    excluded: bool
+    """Whether a researcher excluded it."""
+    exclusion_reason: str | None
     iteration: int
     arm: str
     item: str | None
@@ -176,6 +179,8 @@ _RAW = pa.schema(
         ("guidelines", pa.string()),
         ("shown_swapped", pa.bool_()),
         ("status", pa.string()),
+        ("excluded", pa.bool_()),
+        ("exclusion_reason", pa.string()),
         ("replaces", pa.string()),
         ("withdrawn_at", _TIME),
         ("created_at", _TIME),

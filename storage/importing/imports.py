@@ -79,6 +79,7 @@ _JUDGMENT_COLUMNS = (
     *("prompt", "messages", "instruction", "input", "response_a", "response_b", "annotator"),
     *("outcome", "strength", "comment", "created_at", "model_a", "model_b", "item", "id"),
     *("comparison", "shown_swapped", "criteria", "milliseconds", "replaces", "withdrawn_at"),
+    *("excluded", "exclusion_reason"),
     *("prompt_role", "annotator_kind", "guidelines", "arm", "expected", "repeats"),
     *("reasons", "safety", "marks", "edit", "explanation"),
     *("conversation", "turn"),
@@ -401,6 +402,8 @@ def _judgment_vote(
         swapped=cells.boolean("shown_swapped"),
         replaces=cells.name("replaces", "") or None,
         withdrawn_at=cells.time("withdrawn_at"),
+        excluded=cells.boolean("excluded") or False,
+        exclusion_reason=cells.text("exclusion_reason", ""),
         live_turn=_live_turn(cells),
         **_check(cells),
     )

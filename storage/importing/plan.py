@@ -22,6 +22,7 @@ from storage.records import (
     CheckKind,
     Comparison,
     Completion,
+    Exclusion,
     Judgment,
     ModelVersion,
     Outcome,
@@ -57,6 +58,7 @@ class Plan:
     checks: dict[str, Check] = field(default_factory=dict)
     judgments: dict[str, Judgment] = field(default_factory=dict)
     withdrawals: dict[str, Withdrawal] = field(default_factory=dict)
+    exclusions: dict[str, Exclusion] = field(default_factory=dict)
     known: int = 0
     bad: RowNotes = field(default_factory=RowNotes)
     warnings: RowNotes = field(default_factory=RowNotes)
@@ -89,6 +91,8 @@ class Plan:
         }
         if self.checks:
             groups["checks"] = self.checks
+        if self.exclusions:
+            groups["exclusions"] = self.exclusions
         return groups
 
     def people(self) -> set[str]:
@@ -175,7 +179,8 @@ _KNOWN_JUDGMENTS = """
 """
 _CURRENT = """
     SELECT a.name AS annotator, j.comparison, j.id, j.created_at
-    FROM current_judgments AS j JOIN annotators AS a ON a.id = j.annotator
+    FROM standing_judgments AS j JOIN annotators AS a ON a.id = j.annotator
+    ANTI JOIN checks AS k ON k.comparison = j.comparison
     WHERE j.comparison IN (SELECT unnest($ids))
 """
 _REPLACED = """
@@ -494,6 +499,13 @@ class _Planner:
             self._revised.add(judgment.replaces)
         if vote.withdrawn_at is not None:
             self._withdraw(vote, judgment, vote.withdrawn_at)
+        if vote.excluded:
+            self._plan.exclusions[judgment.id] = Exclusion(
+                judgment=judgment.id,
+                excluded=True,
+                reason=vote.exclusion_reason or "excluded before it was imported",
+                created_at=self._when,
+            )
 
 
 def _pair(row: Mapping[str, Any]) -> Pair:

@@ -50,7 +50,7 @@ class Vote:
     """One row: `a` was on the left and `b` on the right, unless the sides are unknown.
 
     `kind` is the annotator's kind, None if the row does not have it.  Only raw exports have `id`,
-    `comparison`, `swapped`, `replaces`, `withdrawn_at`, and of checks `check`, `expected`,
+    `comparison`, `swapped`, `replaces`, `withdrawn_at`, `excluded`, `exclusion_reason`, and of checks `check`, `expected`,
     `explanation` and `repeats`, which are stored unchanged; `live_turn` is a live conversation and its turn.
     """
 
@@ -78,6 +78,8 @@ class Vote:
     swapped: bool | None = None
     replaces: str | None = None
     withdrawn_at: datetime | None = None
+    excluded: bool = False
+    exclusion_reason: str = ""
     check: CheckKind | None = None
     expected: Literal["a", "b"] | None = None
     repeats: str | None = None

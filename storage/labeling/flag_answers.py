@@ -44,7 +44,8 @@ _FLAGS = """
     JOIN prompts AS p ON p.id = c.prompt
     LEFT JOIN annotators AS n ON n.id = f.annotator
     LEFT JOIN withdrawals AS w ON w.replaces = f.id
-    WHERE $all OR w.id IS NULL ORDER BY f.created_at, f.id
+    WHERE ($all OR w.id IS NULL) AND ($comparison IS NULL OR f.comparison = $comparison)
+    ORDER BY f.created_at, f.id
 """
 _ANSWERS = """
     SELECT a.flag, a.id, a.text, a.created_at, a.read_at, n.name AS researcher
@@ -147,13 +148,14 @@ def mark_read(db: Database, annotator: str, ids: Sequence[str]) -> int:
     return db.write(operation)
 
 
-def flags(db: Database, *, all: bool = False) -> list[ListedFlag]:
-    """Open flags, or all of them, with their answers, the oldest first."""
+def flags(db: Database, *, all: bool = False, comparison: str | None = None) -> list[ListedFlag]:
+    """Open flags, or all of them, with their answers, the oldest first; those of one `comparison`
+    if it is given."""
     answers: dict[str, list[GivenAnswer]] = {}
     for row in db.read(_ANSWERS):
         answers.setdefault(row.pop("flag"), []).append(GivenAnswer(**row))
     found = []
-    for row in db.read(_FLAGS, all=all):
+    for row in db.read(_FLAGS, all=all, comparison=comparison):
         undone = row.pop("undone")
         closed = "undone" if undone else "cleared"
         state = "open" if row["closed_at"] is None else closed

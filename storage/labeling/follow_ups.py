@@ -51,7 +51,7 @@ _MINE = """
     SELECT f.id, f.iteration, f.prompt, f.text AS new, f.created_at, p.messages::VARCHAR AS messages,
            j.comparison, j.outcome, j.strength, x.text AS first, y.text AS second
     FROM (SELECT *, unnest(learned::VARCHAR[]) AS judgment FROM follow_ups) AS f
-    JOIN current_judgments AS j ON j.id = f.judgment AND j.annotator = $annotator
+    JOIN standing_judgments AS j ON j.id = f.judgment AND j.annotator = $annotator
     JOIN comparisons AS c ON c.id = j.comparison
     JOIN completions AS x ON x.id = c.first
     JOIN completions AS y ON y.id = c.second

@@ -51,7 +51,7 @@ _TURNS = """
     JOIN prompts AS p ON p.id = c.prompt
     JOIN completions AS f ON f.id = c.first
     JOIN completions AS s ON s.id = c.second
-    LEFT JOIN current_judgments AS j ON j.comparison = c.id AND j.annotator = $annotator
+    LEFT JOIN standing_judgments AS j ON j.comparison = c.id AND j.annotator = $annotator
     WHERE c.conversation = $conversation ORDER BY c.turn
 """
 _LATEST = """

@@ -24,7 +24,7 @@ from storage.gate_records import (
     Ruling,
     StandingRuling,
 )
-from storage.records import LEARNED_FROM, Arm, new_id
+from storage.records import LEARNED_FROM, MAX_REASON_LENGTH, Arm, new_id
 from storage.tables import iterations, models
 
 EVALUATION_ARMS: tuple[Arm, ...] = ("random", "previous", "reference")
@@ -96,10 +96,6 @@ def evidence(db: Database) -> Evidence:
             for o in overrides(db)
         },
     )
-
-
-MAX_REASON_LENGTH = 2000
-"""Characters of a ruling's reason."""
 
 
 def overrides(db: Database) -> list[GateOverride]:

@@ -62,6 +62,7 @@ SMOKES = [
     Smoke("python -m benchmarks.pandalm testset-v1.json", "", '"identical_after_re-import": true',
           (("testset-v1.json", "{tmp}/pandalm.json"),)),
     Smoke("python -m benchmarks.agreement", "--judgments 2000 --people 5 --repeat 1", '"alpha"'),
+    Smoke("python -m benchmarks.browsing", "--judgments 2000 --repeat 1", '"surprise"'),
     Smoke("python -m pipeline.demo.judge", "--count 4", "good, held-out free-form"),
     Smoke("python -m benchmarks.recovery", "--seeds 1 --annotators 20 --each 30 --items 10",
           "| side bias | 20 |", short=True),

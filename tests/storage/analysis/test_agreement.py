@@ -388,7 +388,7 @@ def test_items_of_an_older_workspace_and_of_a_rebuilt_one_are_found(tmp_path: Pa
         noted = db.read(rows)
         assert [row["twin"] for row in noted] == [True, True]
         db.write(lambda tx: tx.execute("DROP TABLE items"))
-        for later in ("predictions", "gate_overrides", "flag_answers", "follow_ups"):
+        for later in ("predictions", "gate_overrides", "flag_answers", "follow_ups", "exclusions"):
             db.write(lambda tx, later=later: tx.execute(f"DROP TABLE {later}"))
         for acts in ("judgments", "skips", "flags"):
             db.write(lambda tx, acts=acts: tx.execute(f"ALTER TABLE {acts} DROP COLUMN seq"))

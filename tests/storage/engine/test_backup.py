@@ -18,7 +18,7 @@ from storage.engine.database import Database
 from storage.engine.transaction import Tables
 from storage.errors import NotFound, StorageDamaged, WorkspaceLocked
 from storage.gate_records import Prediction
-from storage.labeling import flag_answers, judgments, queue
+from storage.labeling import exclusions, flag_answers, judgments, queue
 from storage.records import (
     Check,
     FollowUp,
@@ -88,6 +88,7 @@ def live_through_everything(db: Database) -> None:
     settings.put(db, "guidelines", "# Be kind")
     seen = {"comparison": "c1-0", "first": 0.7, "first_score": 1.0, "second_score": 0.2}
     db.write(lambda tx: tx.store(Prediction(reward_model="rm", **seen)))
+    exclusions.exclude(db, "bob-0", reason="guessed")
     db.write(lambda tx: tx.store(Check(comparison="c1-5", kind="gold", answer="first")))
     answer = FollowUp(
         id="u", iteration=1, prompt="p", policy="m", text="🪁", learned=("again",), tokens=1,
