@@ -16,11 +16,14 @@ from commands import (
     simulate,
     studies,
     sycophancy,
+    webhooks,
 )
 from commands.app import app
 from storage.errors import NotFound, explain
 
-MODULES = (serve, loop, data, gold, judgments, flags, reward, studies, simulate, sycophancy)
+MODULES = (
+    serve, loop, data, gold, judgments, flags, webhooks, reward, studies, simulate, sycophancy,
+)  # fmt: skip
 app.registered_commands.sort(
     key=lambda command: [module.__name__ for module in MODULES].index(command.callback.__module__)
 )

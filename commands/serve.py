@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from commands.app import DEFAULT, ConfigFiles, Model, Sets, Workspace, app, log_progress
-from commands.studio import Remote, Studio, connect
+from commands.studio import PRIVATE_WEBHOOKS, Remote, Studio, connect
 from labeler.security.addresses import Addresses
 from labeler.security.listening import address, is_exposed, listen, public_address
 from pipeline.loop.workspace_config import prepare
@@ -59,6 +59,14 @@ def serve(
             help="The studio's public address behind a proxy.", envvar="KITESTRING_PUBLIC_URL"
         ),
     ] = None,
+    allow_private_webhooks: Annotated[
+        bool,
+        typer.Option(
+            "--allow-private-webhooks",
+            help="Send webhooks to private addresses too.",
+            envvar=PRIVATE_WEBHOOKS,
+        ),
+    ] = False,
     config: ConfigFiles = [],  # noqa: B006
     sets: Sets = [],  # noqa: B006
 ) -> None:
@@ -71,7 +79,7 @@ def serve(
     try:
         settings = prepare(workspace, model, config, sets)
         Database.open(workspace).close()  # creates it; raises if another process has it open
-        studio = Studio(workspace, settings)
+        studio = Studio(workspace, settings, allow_private_webhooks=allow_private_webhooks)
     except BaseException:
         listener.close()
         raise
@@ -145,7 +153,7 @@ def _run_server(
     studio.commands.register("link", sign_in_link)
     print(f"\n  Kitestring is open:\n\n    {sign_in_link()}\n", flush=True)
     try:
-        with Watch(studio.db):
+        with Watch(studio.db), studio.webhooks.dispatcher:
             server.run(sockets=[listener])
     finally:
         (workspace / SERVER).unlink(missing_ok=True)

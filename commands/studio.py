@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
@@ -13,6 +14,8 @@ from typing import Any, Protocol
 
 import httpx
 
+from labeler.webhooks.dispatcher import Dispatcher
+from labeler.webhooks.service import Webhooks
 from pipeline.config.sections import Config
 from pipeline.demo import corpus
 from pipeline.loop import generation
@@ -36,6 +39,15 @@ GENERATION_LOG = "generation.log"
 LAUNCH = Path(__file__).parents[1] / "launch.py"
 
 
+PRIVATE_WEBHOOKS = "KITESTRING_ALLOW_PRIVATE_WEBHOOKS"
+"""The environment variable that allows webhooks at private addresses, as the option of `serve`."""
+
+
+def private_webhooks() -> bool:
+    """Whether `PRIVATE_WEBHOOKS` is set to 1 or true."""
+    return os.environ.get(PRIVATE_WEBHOOKS, "").lower() in ("1", "true")
+
+
 class Target(Protocol):
     """Where commands go: an open workspace or a live server."""
 
@@ -45,11 +57,15 @@ class Target(Protocol):
 
 
 class Studio:
-    """An open workspace with its loop and its generation service."""
+    """An open workspace with its loop, its generation service and its webhooks."""
 
-    def __init__(self, workspace: Path, config: Config) -> None:
+    def __init__(
+        self, workspace: Path, config: Config, *, allow_private_webhooks: bool = False
+    ) -> None:
         self.db = Database.open(workspace, create=False)
         self.loop = Loop(self.db, config)
+        dispatcher = Dispatcher(self.db, allow_private=allow_private_webhooks)
+        self.webhooks = Webhooks(self.db, dispatcher)
         self.generation = Generation(
             config,
             workspace / GENERATION_LOG,
@@ -73,6 +89,8 @@ class Studio:
         self.commands.register("evidence", self.loop.evidence)
         self.commands.register("reward.report", self.loop.reports.report)
         self.commands.register("status", self._status)
+        for name, command in self.webhooks.commands().items():
+            self.commands.register(name, command)
 
     def call(self, command: str, **arguments: Any) -> Any:
         return self.commands.call(command, arguments)
@@ -151,7 +169,9 @@ class Remote:
 def connect(workspace: Path) -> Iterator[Target]:
     """The open workspace, or the server that has it open."""
     try:
-        studio = Studio(workspace, load_settings(workspace, [], []))
+        studio = Studio(
+            workspace, load_settings(workspace, [], []), allow_private_webhooks=private_webhooks()
+        )
     except WorkspaceLocked:
         if not (workspace / SERVER).exists():
             raise

@@ -18,6 +18,7 @@ from pathlib import Path
 from pipeline.config import metric_definitions, paths
 from pipeline.config.sections import Config
 from pipeline.evidence.package import Package, write_package
+from pipeline.loop.milestones import Milestones
 from pipeline.loop.remedies import describe_stopped
 from pipeline.loop.settings_view import form, overridden
 from pipeline.loop.stage_inputs import Preparation, require_reference
@@ -52,6 +53,7 @@ class Loop:
         self._db = db
         self._config = config
         self._jobs = Jobs(db)
+        self._milestones = Milestones(db)
         self._lock = threading.RLock()
         self.reports = RewardReports(
             db.workspace, lambda: models.reward_models(db), lambda: self.state().message
@@ -132,6 +134,7 @@ class Loop:
             prepared.require_reward_models()
             prepared.require_models("reward")
             self._jobs.require_space(prepared.job("reward"))
+            self._milestones.labels(current)
             settings.set_learn_from(self._db, config.reward.learn_from)
             changed = iterations.save(self._db, replace(changed, phase="reward"))
             if runs.newest(self._db, changed.number, "reward"):
@@ -214,7 +217,9 @@ class Loop:
         """Rule on a policy, by default the candidate: promote, block or evidence.  Returns its standing."""
         chosen = policy or iterations.candidate(self._db, self._current()) or ""
         policy_judgments.override(self._db, chosen, ruling, reason=reason, researcher=researcher)
-        return gate.standing(policy_judgments.evidence(self._db), chosen)
+        evidence = policy_judgments.evidence(self._db)
+        self._milestones.verdicts(evidence, policy=chosen)
+        return gate.standing(evidence, chosen)
 
     def metric_help(self) -> dict[str, str]:
         return PPO_METRICS | metric_definitions.METRICS
@@ -230,6 +235,7 @@ class Loop:
                 return None  # no prompts yet
             if current is None or current.phase == "done":
                 current = self._begin_iteration(current)
+            self._milestones.look(current)
             stage = self._stage_due(current)
             if stage is None:
                 return self._train_if_enough(current)

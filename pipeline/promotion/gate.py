@@ -44,6 +44,8 @@ from storage.gate_report import (
 from storage.records import Arm, Iteration
 
 RULINGS: dict[str, Verdict] = {"promote": "promoted", "block": "blocked"}
+ALARM = "Over-optimization alarm."
+"""Begins the sentence about an alarm that is raised."""
 _POINTS = 200
 """Maximum number of points of the curve of log E in a report."""
 
@@ -306,7 +308,7 @@ def _about_alarm(alarm: OverOptimization | None) -> str:
     )
     if alarm.alarm:
         return (
-            f"Over-optimization alarm. {comparison} (z = {z}, the limit is {ALARM_Z:g}). Raise "
+            f"{ALARM} {comparison} (z = {z}, the limit is {ALARM_Z:g}). Raise "
             "ppo.kl_weight, or label more pairs before you train again."
         )
     if alarm.prompts < MIN_PROMPTS:

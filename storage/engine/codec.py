@@ -15,7 +15,7 @@ from typing import Any, Protocol, TypeVar
 
 import duckdb
 
-from storage import gate_records, records
+from storage import gate_records, notification_records, records
 from storage.engine import items
 from storage.records import as_messages
 
@@ -165,6 +165,9 @@ _ALL = (
     Kind("prediction", gate_records.Prediction, "predictions", "comparison", ignored=_ANY_SCORE),
     Kind("override", gate_records.GateOverride, "gate_overrides", ignored=_TIME),
     Kind("setting", StoredSetting, "settings", "key", immutable=False),
+    Kind("event", notification_records.Event, "events", ignored=_TIME | {"data"}),
+    Kind("webhook", notification_records.Webhook, "webhooks", immutable=False),
+    Kind("delivery", notification_records.Delivery, "deliveries", immutable=False),
 )
 KINDS: dict[str, Kind] = {kind.name: kind for kind in _ALL}
 _BY_TYPE: dict[type, Kind] = {kind.record: kind for kind in _ALL}
@@ -215,7 +218,7 @@ JSON_FIELDS = frozenset(
             "settings",
             "evaluation",
         ),
-        *("config", "value", "payload", "learned"),
+        *("config", "value", "payload", "learned", "data", "events"),
     }
 )
 

@@ -226,6 +226,25 @@ def m015_exclusions(connection: Connection) -> None:
     connection.execute(_EXCLUSIONS)
 
 
+_NOTIFICATIONS = """
+CREATE TABLE events (
+    id VARCHAR PRIMARY KEY, type VARCHAR NOT NULL, data JSON NOT NULL, created_at TIMESTAMPTZ);
+CREATE TABLE webhooks (
+    id VARCHAR PRIMARY KEY, url VARCHAR NOT NULL, events JSON NOT NULL, description VARCHAR,
+    active BOOLEAN NOT NULL, reason VARCHAR, removed BOOLEAN NOT NULL, secret BIGINT NOT NULL,
+    secret_hash VARCHAR NOT NULL, rotated_at TIMESTAMPTZ, created_at TIMESTAMPTZ);
+CREATE TABLE deliveries (
+    id VARCHAR PRIMARY KEY, webhook VARCHAR NOT NULL, event VARCHAR NOT NULL,
+    status VARCHAR NOT NULL, attempts BIGINT NOT NULL, next_at TIMESTAMPTZ, code BIGINT,
+    error VARCHAR, attempted_at TIMESTAMPTZ, created_at TIMESTAMPTZ);
+"""
+
+
+def m016_notifications(connection: Connection) -> None:
+    """Events, webhooks, and the deliveries of events to webhooks."""
+    connection.execute(_NOTIFICATIONS)
+
+
 _ORDER = """
     SELECT id, row_number() OVER (ORDER BY created_at, id) AS seq FROM (
         SELECT id, created_at FROM judgments UNION ALL
@@ -249,6 +268,7 @@ MIGRATIONS: tuple[Migration, ...] = (
     m013_marks,
     m014_follow_ups,
     m015_exclusions,
+    m016_notifications,
 )
 
 # `journal_bytes`: the length of the journal that is applied, written in each group's transaction.

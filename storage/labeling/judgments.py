@@ -21,6 +21,7 @@ from storage.labeling import queue
 from storage.labeling.queue_cache import Act, QueueCache, QueueItem, grant
 from storage.records import Flag, Judgment, Mark, ScreenOutcome, Skip, Withdrawal, check_choice
 from storage.sides import canonical_outcome, canonical_sides, shown_swapped
+from storage.tables import events
 
 ActT = TypeVar("ActT", Judgment, Skip, Flag)
 
@@ -166,6 +167,7 @@ def flag(db: Database, *, id: str, comparison: str, annotator: str, comment: str
         )
         stored = _store_once(tx, item, act)
         if stored is act:  # end the lease, so that others can get the cleared pair
+            events.record(tx, events.flag_opened(act))
             grant(tx, comparison, annotator, item.leases[annotator].granted, moment)
         return stored
 

@@ -11,6 +11,7 @@ from storage.engine.codec import to_entry
 from storage.engine.database import Database
 from storage.engine.transaction import Transaction
 from storage.records import Iteration, Metric, ModelVersion, Run, RunNote, Stage
+from storage.tables import events
 
 if TYPE_CHECKING:
     import pandas
@@ -96,8 +97,14 @@ def method_made(model: ModelVersion) -> str | None:
 
 
 def save(db: Database, run: Run) -> Run:
-    """Store a run; it replaces the one with the same id."""
-    db.write(lambda tx: tx.store(run))
+    """Store a run; it replaces the one with the same id.  A failed run is an event."""
+
+    def operation(tx: Transaction) -> None:
+        tx.store(run)
+        if run.status == "failed":
+            events.record(tx, events.stage_failed(run, name=name(run)))
+
+    db.write(operation)
     return run
 
 
@@ -170,6 +177,7 @@ def ingest(
                 tx.execute(_DROP_NOTES, run=run.id, first=first, last=last)
         tx.insert("metrics", [to_entry(metric) for metric in metrics])
         tx.insert("run_notes", [to_entry(note) for note in notes])
+        events.record(tx, *events.red_flags(run, notes, name=name(run)))
         tx.execute(
             _PROGRESS,
             run=run.id,

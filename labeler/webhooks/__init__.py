@@ -1,0 +1,1 @@
+"""Sending events to webhooks: signed requests, retries, and refused addresses."""

@@ -1,0 +1,136 @@
+"""The records of notifications: events, the webhooks that receive them, and deliveries.
+
+Imports only `storage.records`, as `gate_records` does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any, Literal, get_args
+from urllib.parse import urlsplit
+
+from storage.records import check_choice, digest, now
+
+EventType = Literal[
+    "labels.reached", "stage.failed", "gate.verdict", "alarm.raised", "flag.opened", "ping"
+]
+PING: EventType = "ping"
+"""Sent by `webhooks test` to one webhook; no webhook can subscribe to it."""
+EVENTS: tuple[EventType, ...] = tuple(each for each in get_args(EventType) if each != PING)
+"""What a webhook can subscribe to."""
+DeliveryStatus = Literal["pending", "delivered", "failed"]
+ROTATION = timedelta(days=1)
+"""How long the previous secret signs too, after a rotation."""
+MAX_URL_LENGTH = 2_000
+MAX_DESCRIPTION_LENGTH = 200
+_PORTS = range(1, 65536)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Event:
+    """Something that happened in the workspace; `id` follows from its cause."""
+
+    id: str
+    type: EventType
+    data: Mapping[str, Any] = field(default_factory=dict)
+    created_at: datetime = field(default_factory=now)
+
+    def __post_init__(self) -> None:
+        check_choice("event", self.type, EventType)
+
+    @classmethod
+    def of(cls, type: EventType, *cause: str, **data: Any) -> Event:
+        """An event whose id depends on the type and the ids of its cause: it is recorded once."""
+        return cls(id=f"evt_{digest(type, *cause)}", type=type, data=data)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Webhook:
+    """An endpoint that receives events as signed POST requests.
+
+    `secret` is the number of the current secret, which increases with each rotation; `secret_hash`
+    recognizes it.  Neither reveals it: secrets are derived from a key that is not in the journal.
+    `reason` says why the studio has disabled the webhook; it is empty if a person did.
+    """
+
+    id: str
+    url: str
+    events: Sequence[EventType]
+    description: str = ""
+    active: bool = True
+    reason: str = ""
+    removed: bool = False
+    secret: int = 1
+    secret_hash: str = ""
+    rotated_at: datetime | None = None
+    created_at: datetime = field(default_factory=now)
+
+    def __post_init__(self) -> None:
+        require_url(self.url)
+        for each in self.events:
+            check_choice("event", each, EVENTS)
+        chosen = tuple(each for each in EVENTS if each in self.events)
+        if not chosen:
+            raise ValueError(f"a webhook needs at least one event: {', '.join(EVENTS)}")
+        object.__setattr__(self, "events", chosen)
+        if len(self.description) > MAX_DESCRIPTION_LENGTH or not self.description.isprintable():
+            raise ValueError(
+                f"a description has at most {MAX_DESCRIPTION_LENGTH} printable characters"
+            )
+
+    @property
+    def host(self) -> str:
+        """The address without path and query, which may contain a token."""
+        parts = urlsplit(self.url)
+        return f"{parts.scheme}://{parts.netloc}"
+
+    def previous_signs(self, moment: datetime) -> bool:
+        """Whether the previous secret still signs."""
+        return self.rotated_at is not None and moment < self.rotated_at + ROTATION
+
+
+@dataclass(frozen=True, kw_only=True)
+class Delivery:
+    """One event for one webhook: its state after `attempts` attempts.
+
+    `next_at` is the time of the next attempt while the delivery is pending.  `code` is the status
+    code of the last response, None without one; `error` says why the last attempt failed.
+    """
+
+    id: str
+    webhook: str
+    event: str
+    status: DeliveryStatus = "pending"
+    attempts: int = 0
+    next_at: datetime | None = None
+    code: int | None = None
+    error: str = ""
+    attempted_at: datetime | None = None
+    created_at: datetime = field(default_factory=now)
+
+    def __post_init__(self) -> None:
+        check_choice("status of a delivery", self.status, DeliveryStatus)
+
+
+def require_url(url: str) -> None:
+    """ValueError for a URL to which no webhook can be sent."""
+    if len(url) > MAX_URL_LENGTH or not url.isascii() or not url.isprintable() or " " in url:
+        raise ValueError(
+            f"the URL of a webhook has at most {MAX_URL_LENGTH:,} characters, all of them ASCII and "
+            "no spaces"
+        )
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError as error:
+        raise ValueError(f"the URL of the webhook is not valid: {error}") from None
+    if parts.scheme not in ("https", "http") or not parts.hostname:
+        raise ValueError("the URL of a webhook starts with https:// or http:// and names a host")
+    if port is not None and port not in _PORTS:
+        raise ValueError("the port in the URL of a webhook is from 1 to 65535")
+    if parts.username is not None or parts.password is not None:
+        raise ValueError("the URL of a webhook has no user name; verify the signature instead")
+    if parts.fragment:
+        raise ValueError("the URL of a webhook has no fragment (#…)")
