@@ -12,8 +12,13 @@ from ipaddress import IPv4Address, IPv6Address
 
 _NAT64 = ipaddress.ip_network("64:ff9b::/96")
 _COMPATIBLE = ipaddress.ip_network("::/96")
-_AZURE_METADATA = IPv4Address("168.63.129.16")
-"""A public address that only Azure's virtual machines can reach."""
+_NOT_PUBLIC = tuple(
+    ipaddress.ip_network(each)
+    for each in (
+        "192.0.0.0/24",  # public for some versions of Python; Oracle's metadata service is in it
+        "168.63.129.16",  # public by the registry, but only Azure's virtual machines can reach it
+    )
+)
 REFUSED = (
     "{host} has the private address {address}. The operator can allow such addresses with `serve "
     "--allow-private-webhooks`."
@@ -41,7 +46,9 @@ def is_public(text: str) -> bool:
 
 
 def _is_public_v4(address: IPv4Address) -> bool:
-    return address.is_global and not address.is_multicast and address != _AZURE_METADATA
+    if any(address in network for network in _NOT_PUBLIC):
+        return False
+    return address.is_global and not address.is_multicast
 
 
 def _embedded(address: IPv6Address) -> list[IPv4Address]:

@@ -1,0 +1,156 @@
+"""`launch.py webhooks`, alone and beside a server; and events over a kill -9 of the server."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from standardwebhooks import Webhook as Verifier
+from typer.testing import CliRunner
+
+from commands.main import app
+from commands.studio import PRIVATE_WEBHOOKS, is_up
+from storage.engine.database import Database
+from storage.labeling import judgments, queue
+from tests.helpers.command_line import told
+from tests.helpers.receiver import Receiver, receiving
+from tests.helpers.storage_world import fill
+from tests.helpers.tiny import save_tiny
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def workspace(tmp_path: Path) -> Path:
+    place = tmp_path / "workspace"
+    save_tiny(tmp_path / "model")
+    CliRunner().invoke(app, ["init", "--workspace", str(place), "--model", str(tmp_path / "model")])
+    with Database.open(place) as db:
+        fill(db, 3)
+    return place
+
+
+@pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    with receiving() as found:
+        yield found
+
+
+def flag(workspace: Path, id: str) -> None:
+    """ann flags a pair, while no server is open."""
+    with Database.open(workspace) as db:
+        pair = queue.lease(db, "ann", 1).pairs[0].comparison.id
+        judgments.flag(db, id=id, comparison=pair, annotator="ann")
+
+
+def start(workspace: Path) -> subprocess.Popen[bytes]:
+    server = subprocess.Popen(
+        [sys.executable, "launch.py", "serve", "--workspace", workspace, "--port", "0",
+         "--allow-private-webhooks"],
+        cwd=ROOT, env=os.environ | {"PYTHONPATH": str(ROOT)}, stdout=subprocess.DEVNULL,
+    )  # fmt: skip
+    until = time.monotonic() + 90
+    while not is_up(workspace):
+        assert server.poll() is None
+        assert time.monotonic() < until
+        time.sleep(0.05)
+    return server
+
+
+def refusal(*arguments: str | Path) -> str:
+    done = CliRunner().invoke(app, [str(each) for each in arguments])
+    assert done.exit_code == 1
+    return str(done.exception)
+
+
+def test_a_webhook_is_added_tested_rotated_and_removed(workspace, receiver, monkeypatch):
+    monkeypatch.setenv(PRIVATE_WEBHOOKS, "1")
+    where = ("--workspace", workspace, "--json")
+    made = told(
+        "webhooks", "add", receiver.url, "--event", "flag.opened", "--description", "chat", *where
+    )
+    assert (made["events"], made["description"], made["active"]) == (["flag.opened"], "chat", True)
+    assert told("webhooks", "test", made["id"], *where)["code"] == 204
+    (request,) = receiver.requests
+    assert Verifier(made["secret"]).verify(request.body, request.headers)["type"] == "ping"
+    rotated = told("webhooks", "rotate", made["id"], *where)
+    assert rotated["secret"] not in (None, made["secret"])
+    assert rotated["previous_signs_until"] > rotated["rotated_at"]
+    told("webhooks", "disable", made["id"], *where)
+    (listed,) = told("webhooks", "list", *where)
+    assert (listed["active"], listed["delivered"], "secret" in listed) == (False, 1, False)
+    told("webhooks", "enable", made["id"], *where)
+    (delivery,) = told("webhooks", "deliveries", *where)
+    assert (delivery["type"], delivery["status"], delivery["attempts"]) == ("ping", "delivered", 1)
+    told("webhooks", "resend", delivery["id"], *where)
+    (delivery,) = told("webhooks", "deliveries", "--status", "pending", *where)
+    assert delivery["attempts"] == 0
+    told("webhooks", "remove", made["id"], *where)
+    assert told("webhooks", "list", *where) == []
+
+
+def test_a_refused_ping_has_exit_status_1(workspace, receiver, monkeypatch):
+    monkeypatch.setenv(PRIVATE_WEBHOOKS, "1")
+    receiver.answers = [401]
+    made = told("webhooks", "add", receiver.url, "--workspace", workspace, "--json")
+    done = CliRunner().invoke(
+        app, ["webhooks", "test", made["id"], "--workspace", str(workspace), "--json"]
+    )
+    assert (done.exit_code, json.loads(done.stdout)["error"]) == (1, "The receiver answered 401.")
+
+
+def test_private_addresses_and_unknown_events_are_refused(workspace, receiver):
+    where = ("--workspace", workspace)
+    assert "private address 127.0.0.1" in refusal("webhooks", "add", receiver.url, *where)
+    url = "https://example.org/"
+    assert "'labels.lost'" in refusal("webhooks", "add", url, "--event", "labels.lost", *where)
+    assert "there is no webhook 'wh-x'" in refusal("webhooks", "test", "wh-x", *where)
+    assert "status" in refusal("webhooks", "deliveries", "--status", "lost", *where)
+
+
+def test_events_arrive_once_for_a_receiver_that_knows_ids_over_a_kill_and_a_restart(
+    workspace, receiver
+):
+    """The server is killed after the receiver has got the event and before it has answered."""
+    held = threading.Event()
+    receiver.answers = [lambda _: held.wait(60), 200]
+    for id in ("f1", "f2"):
+        flag(workspace, id)
+    server = start(workspace)
+    try:
+        made = told("webhooks", "add", receiver.url, "--workspace", workspace, "--json")
+    finally:
+        server.send_signal(signal.SIGKILL)
+        server.wait()
+    flag(workspace, "f3")  # recorded with its delivery, while no server runs
+    server = start(workspace)
+    receiver.wait(1)
+    server.send_signal(signal.SIGKILL)
+    server.wait()
+    held.set()
+    server = start(workspace)
+    try:
+        receiver.wait(2)
+        until = time.monotonic() + 20
+        while told(
+            "webhooks", "deliveries", "--status", "pending", "--workspace", workspace, "--json"
+        ):
+            assert time.monotonic() < until
+        (delivery,) = told("webhooks", "deliveries", "--workspace", workspace, "--json")
+    finally:
+        server.send_signal(signal.SIGINT)
+        server.wait(30)
+    assert (delivery["status"], delivery["attempts"], delivery["code"]) == ("delivered", 1, 200)
+    verified = [Verifier(made["secret"]).verify(r.body, r.headers) for r in receiver.requests]
+    by_id = {
+        r.id: found["data"]["flag"] for r, found in zip(receiver.requests, verified, strict=True)
+    }
+    assert by_id == {delivery["event"]: "f3"}
