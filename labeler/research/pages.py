@@ -1,7 +1,7 @@
-"""The researcher's page, mounted at /research.
+"""The researcher's site, mounted at /research: five pages with sections.
 
-A tab is refreshed when it is opened, and by its timer while it is open. A slow timer refreshes the
-line above the tabs.
+A section is a `Tab`. It is refreshed when it is opened, and by its timer while it is open. A slow
+timer refreshes the header above the pages.
 """
 
 from __future__ import annotations
@@ -13,19 +13,26 @@ import gradio as gr
 from gradio.blocks import Block
 
 from labeler.html import formulas
+from labeler.html.components import render
 from labeler.ports import Loop
-from labeler.research.annotators.tab import AnnotatorsTab
 from labeler.research.calls import Page
 from labeler.research.charts import UPLOT
-from labeler.research.data.tab import DataTab
-from labeler.research.history.tab import HistoryTab
-from labeler.research.loop.tab import LoopTab
-from labeler.research.policies.tab import PoliciesTab
-from labeler.research.reward.tab import RewardTab
-from labeler.research.samples.tab import SamplesTab
+from labeler.research.data.exporting.tab import ExportTab
+from labeler.research.data.importing.tab import ImportTab
+from labeler.research.data.marks.tab import MarksTab
+from labeler.research.models.lineage.tab import LineageTab
+from labeler.research.models.reward.tab import RewardTab
+from labeler.research.models.samples.tab import SamplesTab
+from labeler.research.models.verdicts.tab import VerdictsTab
+from labeler.research.navigation import navigation
+from labeler.research.overview.iterations_tab import IterationsTab
+from labeler.research.overview.tab import OverviewTab
+from labeler.research.runs.tab import RunsTab
 from labeler.research.tab import Tab, Updates, caller, html_slot, on
+from labeler.research.team.guidelines.tab import GuidelinesTab
+from labeler.research.team.judgment_form.tab import JudgmentFormTab
+from labeler.research.team.people.tab import PeopleTab
 from labeler.research.top import headline, role_note
-from labeler.research.training.tab import TrainingTab
 from storage.engine.database import Database
 
 CSS = (Path(__file__).parent / "research.css").read_text(encoding="utf-8")
@@ -36,32 +43,58 @@ CACHE_SECONDS = (3600, 3600)
 _ADDRESS = (Path(__file__).parent / "address.js").read_text(encoding="utf-8")
 HEAD = f'<meta name="color-scheme" content="light dark">{UPLOT}{formulas.HEAD}<script>{_ADDRESS}</script>'
 
+Pages = Mapping[str, Mapping[str, Callable[[], Tab]]]
+"""The sections of each page by name, in the order shown."""
+
+
+def pages(db: Database, loop: Loop, top: gr.HTML, *, accounts_changed: Callable[[], None]) -> Pages:
+    """All pages; `top` is the header, which some sections refresh too."""
+    return {
+        "Overview": {
+            "Loop": lambda: OverviewTab(db, loop, top),
+            "Iterations": lambda: IterationsTab(db),
+        },
+        "Runs": {"Runs": lambda: RunsTab(db, loop, top)},
+        "Models": {
+            "Verdicts": lambda: VerdictsTab(loop),
+            "Reward model": lambda: RewardTab(loop),
+            "Samples": lambda: SamplesTab(db),
+            "Lineage": lambda: LineageTab(db),
+        },
+        "Data": {
+            "Export": lambda: ExportTab(db),
+            "Import": lambda: ImportTab(db),
+            "Marked passages": lambda: MarksTab(db),
+        },
+        "Team": {
+            "People": lambda: PeopleTab(db, accounts_changed),
+            "Guidelines": lambda: GuidelinesTab(db),
+            "Judgment form": lambda: JudgmentFormTab(db),
+        },
+    }
+
 
 def build(db: Database, loop: Loop, *, accounts_changed: Callable[[], None]) -> Page:
-    """The page of an open workspace; `accounts_changed` is called after an account is changed."""
+    """The site of an open workspace; `accounts_changed` is called after an account is changed."""
     with Page(
         title="Kitestring", analytics_enabled=False, fill_width=True, delete_cache=CACHE_SECONDS
     ) as blocks:
         top = html_slot(elem_id="top")
         reader = html_slot(elem_id="reader")
+        made = pages(db, loop, top, accounts_changed=accounts_changed)
+        html_slot(value=render(navigation({page: list(each) for page, each in made.items()})))
         tabs: dict[gr.Tab, Tab] = {}
-        with gr.Tabs(elem_id="tabs", overflow_behavior="wrap") as row:
-            for name, make in {
-                "Loop": lambda: LoopTab(db, loop, top),
-                "Training": lambda: TrainingTab(db, loop, top),
-                "Reward model": lambda: RewardTab(loop),
-                "Policies": lambda: PoliciesTab(loop),
-                "Samples": lambda: SamplesTab(db),
-                "Annotators": lambda: AnnotatorsTab(db, accounts_changed),
-                "Data": lambda: DataTab(db),
-                "History": lambda: HistoryTab(db),
-            }.items():
-                with gr.Tab(name, id=name) as block:
-                    tabs[block] = make()
+        # One tab for each section. Its row of buttons is hidden: address.js presses them.
+        with gr.Tabs(elem_id="sections", overflow_behavior="wrap") as row:
+            for page, sections in made.items():
+                for section, make in sections.items():
+                    name = f"{page}: {section}"
+                    with gr.Tab(name, id=name) as block:
+                        tabs[block] = make()
         _refresh(tabs)
         for tab in tabs.values():
-            if isinstance(tab, TrainingTab):
-                on(tab.retry.click, lambda: gr.Tabs(selected="Loop"), outputs=[row])
+            if isinstance(tab, RunsTab):
+                on(tab.retry.click, lambda: gr.Tabs(selected="Overview: Loop"), outputs=[row])
         on(gr.Timer(4).tick, lambda: {top: headline(db)}, outputs=[top], access="viewer")
         first = next(iter(tabs.values()))
 
@@ -81,7 +114,7 @@ def build(db: Database, loop: Loop, *, accounts_changed: Callable[[], None]) -> 
 
 
 def _refresh(tabs: Mapping[gr.Tab, Tab]) -> None:
-    """Refresh each tab when it is opened and, if it has a timer, while it is open."""
+    """Refresh each section when it is opened and, if it has a timer, while it is open."""
     timers = {
         block: gr.Timer(tab.every, active=i == 0)
         for i, (block, tab) in enumerate(tabs.items())

@@ -48,7 +48,7 @@ def phase_title(phase: Phase) -> str:
     return dict(PHASES)[phase]
 
 
-SEE_LOG = "The Training tab shows its log."
+SEE_LOG = "The Runs page shows its log."
 
 
 STATUS_TONES: Mapping[str, components.Tone] = {

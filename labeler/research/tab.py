@@ -1,4 +1,4 @@
-"""The base class and helpers of all tabs of the research page."""
+"""The base class and helpers of all sections of the research site."""
 
 from __future__ import annotations
 

@@ -130,7 +130,7 @@ def locked_reason(name: str, due: Stage | None) -> str | None:
     if name in _FORM_SETTINGS:
         return (
             f"{name} belongs to the annotators' page and is read when the studio starts; change it on "
-            "the Data tab, in the workspace's config.toml or with `serve --set`"
+            "the Team page, in the workspace's config.toml or with `serve --set`"
         )
     if due != "sft" and any(kind in _REFERENCE_SETTINGS for kind in kinds):
         return (

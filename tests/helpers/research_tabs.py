@@ -1,4 +1,4 @@
-"""All tabs of the research page over a database, without a browser."""
+"""Sections of the research site over a database, without a browser."""
 
 from __future__ import annotations
 
@@ -9,13 +9,18 @@ from typing import TypeVar
 import gradio as gr
 from fastapi import Request
 
-from labeler.research.annotators.tab import AnnotatorsTab
-from labeler.research.data.tab import DataTab
-from labeler.research.history.tab import HistoryTab
-from labeler.research.loop.tab import LoopTab
-from labeler.research.samples.tab import SamplesTab
+from labeler.research.data.exporting.tab import ExportTab
+from labeler.research.data.importing.tab import ImportTab
+from labeler.research.data.marks.tab import MarksTab
+from labeler.research.models.lineage.tab import LineageTab
+from labeler.research.models.samples.tab import SamplesTab
+from labeler.research.overview.iterations_tab import IterationsTab
+from labeler.research.overview.tab import OverviewTab
+from labeler.research.runs.tab import RunsTab
 from labeler.research.tab import html_slot
-from labeler.research.training.tab import TrainingTab
+from labeler.research.team.guidelines.tab import GuidelinesTab
+from labeler.research.team.judgment_form.tab import JudgmentFormTab
+from labeler.research.team.people.tab import PeopleTab
 from labeler.security.auth import Identity
 from storage.engine.database import Database
 from storage.tables import annotators
@@ -26,25 +31,40 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Tabs:
-    """All tabs, and the loop they speak to."""
+    """Sections, and the loop they call."""
 
     loop: RecordingLoop
-    loop_tab: LoopTab
-    training: TrainingTab
+    overview: OverviewTab
+    iterations: IterationsTab
+    runs: RunsTab
     samples: SamplesTab
-    annotators: AnnotatorsTab
-    data: DataTab
-    history: HistoryTab
+    lineage: LineageTab
+    exporting: ExportTab
+    importing: ImportTab
+    marks: MarksTab
+    people: PeopleTab
+    guidelines: GuidelinesTab
+    form: JudgmentFormTab
 
 
 def all_tabs(db: Database, loop: RecordingLoop) -> Tabs:
     """Laid out together, because each Blocks costs Gradio half a second."""
     return laid_out(
         lambda: Tabs(
-            loop, LoopTab(db, loop, top := html_slot()), TrainingTab(db, loop, top), SamplesTab(db),
-            AnnotatorsTab(db, lambda: None), DataTab(db), HistoryTab(db),
+            loop=loop,
+            overview=OverviewTab(db, loop, top := html_slot()),
+            iterations=IterationsTab(db),
+            runs=RunsTab(db, loop, top),
+            samples=SamplesTab(db),
+            lineage=LineageTab(db),
+            exporting=ExportTab(db),
+            importing=ImportTab(db),
+            marks=MarksTab(db),
+            people=PeopleTab(db, lambda: None),
+            guidelines=GuidelinesTab(db),
+            form=JudgmentFormTab(db),
         )
-    )  # fmt: skip
+    )
 
 
 def laid_out(make: Callable[[], T]) -> T:

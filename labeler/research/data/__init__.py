@@ -1,1 +1,1 @@
-"""The Data tab: imports, exports and guidelines."""
+"""The Data page: what comes in and goes out, and what annotators marked."""

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from labeler.research.annotators import reliability_view
+from labeler.research.team.people import reliability_view
 from storage.analysis.agreement import Agreement, Kappa
 from storage.analysis.annotator_fit import AnnotatorEstimate, AnnotatorFit
 from storage.analysis.checks import AnnotatorChecks, CheckResult

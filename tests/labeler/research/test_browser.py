@@ -11,8 +11,8 @@ import pytest
 from playwright.sync_api import Browser, Locator, Page, Route, expect
 
 from labeler.app import create_app
-from labeler.research.annotators import reliability_view
 from labeler.research.charts import CHARTS_JS, Chart, Series, group
+from labeler.research.team.people import reliability_view
 from labeler.security.accounts import STATIC
 from storage.analysis.annotator_fit import AnnotatorEstimate, AnnotatorFit
 from storage.analysis.checks import AnnotatorChecks, CheckResult
@@ -29,7 +29,21 @@ from tests.helpers.research_seed import Seeding
 
 expect.set_options(timeout=SLOW)
 
-TABS = ("Loop", "Training", "Policies", "Samples", "Annotators", "Data", "History")
+SECTIONS = {
+    ("Overview", "Iterations"): "#iterations",
+    ("Overview", "Loop"): "#loop-glance",
+    ("Runs",): "#run-card",
+    ("Models", "Verdicts"): "#standing",
+    ("Models", "Samples"): "#samples",
+    ("Models", "Lineage"): "#tree",
+    ("Data", "Export"): "#export-link",
+    ("Data", "Import"): "#prompts",
+    ("Data", "Marked passages"): "#marked-passages",
+    ("Team", "People"): "#people",
+    ("Team", "Guidelines"): "#guidelines-preview",
+    ("Team", "Judgment form"): "#scale",
+}
+"""A visible part of each section."""
 
 
 @dataclass(frozen=True)
@@ -79,13 +93,15 @@ def research_page(browser: Browser, world: World, **settings) -> Iterator[Page]:
         yield page
 
 
-def open_tab(page: Page, name: str) -> None:
-    page.get_by_role("tab", name=name, exact=True).click()
+def open_section(page: Page, name: str, section: str = "") -> None:
+    page.get_by_role("link", name=name, exact=True).click()
+    if section:
+        page.get_by_role("link", name=section, exact=True).click()
 
 
 def test_the_judgment_form_shows_what_is_in_use_and_keeps_what_is_chosen(browser, world):
     with research_page(browser, world) as page:
-        open_tab(page, "Data")
+        open_section(page, "Team", "Judgment form")
         scale, strength = (page.locator(f"#{each} input") for each in ("scale", "strength"))
         expect(scale).to_have_value("Two steps")
         expect(strength).to_have_value("Optional")
@@ -99,7 +115,7 @@ def test_the_judgment_form_shows_what_is_in_use_and_keeps_what_is_chosen(browser
         page.locator("#form-save").click()
         expect(page.locator("#form-answer")).to_contain_text("Saved.")
         page.reload()
-        open_tab(page, "Data")
+        open_section(page, "Team", "Judgment form")
         expect(scale).to_have_value("One press")
         expect(strength).to_have_value("Optional")
         expect(page.locator("#criteria").get_by_label("Harmless")).not_to_be_checked()
@@ -111,7 +127,7 @@ def test_the_judgment_form_shows_what_is_in_use_and_keeps_what_is_chosen(browser
 
 def test_the_preview_of_the_guidelines_typesets_formulas(browser, world):
     with research_page(browser, world) as page:
-        open_tab(page, "Data")
+        open_section(page, "Team", "Guidelines")
         page.locator("#guidelines textarea").fill(r"Prefer $x^2$ to $\unknown$.")
         preview = page.locator("#guidelines-preview")
         expect(preview.locator(".math > math")).to_have_count(1)
@@ -122,7 +138,7 @@ def test_the_preview_of_the_guidelines_typesets_formulas(browser, world):
 
 def test_a_researcher_overrules_the_gate(browser, world):
     with research_page(browser, world) as page:
-        open_tab(page, "Policies")
+        open_section(page, "Models", "Verdicts")
         expect(page.locator("#standing")).to_contain_text("provisional")
         page.locator("#rule").click()
         expect(page.locator("#ruling-answer")).to_contain_text("needs a written reason")
@@ -138,7 +154,7 @@ def test_nobody_can_type_a_setting_before_the_current_ones_are_loaded(browser, w
         held: list[Route] = []
         page.route("**/gradio_api/queue/**", lambda route: held.append(route))
         page.goto(f"{world.server.url}/research/")
-        expect(page.get_by_role("tab", name="Loop", exact=True)).to_be_visible()
+        expect(page.get_by_role("link", name="Overview", exact=True)).to_be_visible()
         page.wait_for_timeout(500)
         assert held
         expect(page.locator("#train")).to_be_hidden()
@@ -167,7 +183,7 @@ def test_train_is_pressed_then_the_run_fails_and_is_resumed(browser, world):
         expect(page.locator("#retry")).to_be_visible()
         expect(page.locator("#train")).to_have_count(0)
 
-        open_tab(page, "Training")
+        open_section(page, "Runs")
         expect(page.locator("#run-card")).to_contain_text("out of memory at update 90")
         expect(page.locator("#run-flags")).to_contain_text("Raise kl_weight")
         expect(page.locator("#cancel")).to_be_hidden()
@@ -178,7 +194,7 @@ def test_train_is_pressed_then_the_run_fails_and_is_resumed(browser, world):
 
 def show_first_run(page: Page) -> Locator:
     """The two main charts of the first PPO run: 100 updates."""
-    open_tab(page, "Training")
+    open_section(page, "Runs")
     page.locator("#run").get_by_role("listbox").or_(page.locator("#run input")).first.click()
     page.get_by_role("option", name="Policy · iteration 1").click()
     main = page.locator("#run-charts .ks-charts").first
@@ -291,15 +307,10 @@ def test_no_tab_runs_or_loads_what_strangers_wrote_nor_scrolls_sideways(
     browser, world, width, scheme
 ):
     with research_page(browser, world, width=width, scheme=scheme) as page:
-        for name in TABS:
-            open_tab(page, name)
-            marks = {"Loop": "#loop-glance", "Training": "#run-card", "Policies": "#standing",
-                         "Samples": "#samples",
-                     "Annotators": "#people", "Data": "#prompts", "History": "#tree"}  # fmt: skip
-            expect(page.locator(f"{marks[name]} .ks-tile, {marks[name]} .ks-card, "
-                                f"{marks[name]} .ks-table, {marks[name]} .ks-sample").first
-                   ).to_be_visible()  # fmt: skip
-            assert page.title() == f"{name} · Kitestring"
+        for section, part in SECTIONS.items():
+            open_section(page, *section)
+            expect(page.locator(part)).to_be_visible()
+            assert page.title().endswith(f"{section[0]} · Kitestring")
             assert page.locator("img[src='x']").count() == 0
             assert page.evaluate("document.documentElement.scrollWidth") <= width
 
@@ -309,7 +320,7 @@ def test_a_flag_is_answered_in_a_dialog_that_a_refresh_leaves_alone(browser, wor
     flag = Flag(id="flag", comparison=pair["id"], annotator="annotator-1", comment="Rude.")
     world.db.write(lambda tx: tx.store(flag))
     with research_page(browser, world, width=390) as page:
-        open_tab(page, "Annotators")
+        open_section(page, "Team", "People")
         card = page.locator("#flags .ks-sample").first
         card.get_by_role("button", name="Answer").click()
         dialog = page.get_by_role("dialog")
@@ -355,7 +366,7 @@ def test_the_table_of_how_annotators_judge_fits_its_box(browser, world, width):
         {"a": "below the mark"},
     )
     with research_page(browser, world, width=width) as page:
-        open_tab(page, "Annotators")
+        open_section(page, "Team", "People")
         box = page.locator("#reliability .ks-scroll")
         box.evaluate("(box, html) => { box.outerHTML = html; }", html)
         expect(box).to_contain_text("below the mark")
@@ -365,7 +376,7 @@ def test_the_table_of_how_annotators_judge_fits_its_box(browser, world, width):
 @pytest.mark.parametrize("width", [1280, 1366, 1440])
 def test_the_history_fits_its_box(browser, world, width):
     with research_page(browser, world, width=width) as page:
-        open_tab(page, "History")
+        open_section(page, "Overview", "Iterations")
         box = page.locator("#iterations .ks-scroll")
         expect(box).to_contain_text("PPO")
         # As wide as they get: a whole day, four arms, a stopped reward model.
@@ -389,13 +400,13 @@ def test_buttons_in_tables_reach_the_server_and_the_download_is_the_export(
     browser, world, tmp_path
 ):
     with research_page(browser, world) as page:
-        open_tab(page, "Annotators")
+        open_section(page, "Team", "People")
         row = page.locator("#people tr", has_text="Divya")
         row.get_by_role("button", name="Disable").click()
         expect(row.get_by_role("button", name="Enable")).to_be_visible()
         assert annotators.by_name(world.db, "Divya").disabled
 
-        open_tab(page, "Data")
+        open_section(page, "Data", "Export")
         with page.expect_download() as download:
             page.get_by_role("link", name="Download").click()
         exports.export(world.db, format="trl", ties="drop", out=tmp_path / "own.jsonl")
@@ -411,7 +422,7 @@ def test_pairs_are_queued_from_the_data_page_and_bad_rows_are_told(browser, worl
         return world.db.read(sql)[0]["n"]
 
     with research_page(browser, world) as page:
-        open_tab(page, "Data")
+        open_section(page, "Data", "Import")
         form = page.locator("#upload-pairs form")
         queue_them = form.get_by_role("button", name="Add to queue")
         queue_them.click()
@@ -429,35 +440,41 @@ def test_pairs_are_queued_from_the_data_page_and_bad_rows_are_told(browser, worl
         assert written() == 1
 
 
-def test_the_tab_and_the_run_are_in_the_address_and_the_back_button_works(browser, world):
+def test_page_section_and_run_are_in_the_address_and_the_back_button_works(browser, world):
     with new_page(browser, cookie=world.cookie()) as page:
         page.goto(f"{world.server.url}/research/")
-        expect(page).to_have_title("Loop · Kitestring")
-        page.get_by_role("tab", name="Training").click()
-        expect(page).to_have_title("Training · Kitestring")
-        expect(page).to_have_url(re.compile(r"/research/\?tab=training$"))
+        expect(page).to_have_title("Overview · Kitestring")
+        open_section(page, "Runs")
+        expect(page).to_have_title("Runs · Kitestring")
+        expect(page).to_have_url(re.compile(r"/research/\?tab=runs$"))
         page.locator("#run input").click()
-        page.get_by_role("option").last.click()  # the oldest run
-        with_run = re.compile(r"\?tab=training&run=run-1-sampling$")
+        page.get_by_role("option", name="Sampling · iteration 1").click()
+        with_run = re.compile(r"\?tab=runs&run=run-1-sampling$")
         expect(page).to_have_url(with_run)
         expect(page.locator("#run-card")).to_contain_text("run-1-sampling")
-        page.get_by_role("tab", name="Reward model").click()
-        expect(page).to_have_url(re.compile(r"\?tab=reward-model$"))
+        open_section(page, "Models", "Reward model")
+        expect(page).to_have_url(re.compile(r"\?tab=models&section=reward-model$"))
+        expect(page).to_have_title("Reward model · Models · Kitestring")
         page.go_back()
-        expect(page).to_have_title("Training · Kitestring")
+        expect(page).to_have_title("Models · Kitestring")
+        page.go_back()
+        expect(page).to_have_title("Runs · Kitestring")
         expect(page).to_have_url(with_run)
         page.go_back()
-        expect(page).to_have_title("Loop · Kitestring")
+        expect(page).to_have_title("Overview · Kitestring")
         page.go_forward()
-        expect(page.get_by_role("tab", name="Training")).to_have_attribute("aria-selected", "true")
+        expect(page.get_by_role("link", name="Runs")).to_have_attribute("aria-current", "page")
         # Another person opens the address.
         address = page.url
         with new_page(browser, cookie=world.cookie()) as other:
             other.goto(address)
-            expect(other).to_have_title("Training · Kitestring")
+            expect(other).to_have_title("Runs · Kitestring")
             expect(other.locator("#run-card")).to_contain_text("run-1-sampling")
-            other.goto(f"{world.server.url}/research/?tab=nonsense&run=none")
-            expect(other).to_have_title("Loop · Kitestring")
+            other.goto(f"{world.server.url}/research/?tab=models&section=lineage")
+            expect(other).to_have_title("Lineage · Models · Kitestring")
+            expect(other.locator("#tree .ks-node").first).to_be_visible()
+            other.goto(f"{world.server.url}/research/?tab=nonsense&section=none&run=none")
+            expect(other).to_have_title("Overview · Kitestring")
             expect(other).to_have_url(f"{world.server.url}/research/")
 
 
@@ -465,8 +482,8 @@ def test_no_dropdown_cuts_off_the_first_letter_of_its_text(browser, world):
     corner = "n => [parseFloat(getComputedStyle(n).borderRadius), n.getClientRects().length]"
     seen = 0
     with research_page(browser, world) as page:
-        for name in TABS:
-            open_tab(page, name)
+        for section in SECTIONS:
+            open_section(page, *section)
             page.wait_for_timeout(300)  # the other tab's fields leave the screen
             for field in page.locator(".wrap-inner input").all():
                 radius, drawn = field.evaluate(corner)

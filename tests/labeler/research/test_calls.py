@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from labeler import serving as serving_module
-from labeler.research.data import tab as data_tab
+from labeler.research.team.guidelines import tab as guidelines_tab
 from storage.tables import annotators, guidelines
 from tests.helpers.desk_world import add_person, make_app, serving, session_cookie, workspace
 
@@ -136,7 +136,7 @@ def test_a_defect_takes_one_traceback_of_the_log(world, caplog, capfd, monkeypat
     def broken(*_: object, **__: object) -> str:
         raise RuntimeError("a defect of the test")
 
-    monkeypatch.setattr(data_tab, "render", broken)
+    monkeypatch.setattr(guidelines_tab, "render", broken)
     function = page.of("guidelines", "change")
     with caplog.at_level(logging.WARNING):
         answers = [page.call(function, ["**text**"]) for _ in range(5)]

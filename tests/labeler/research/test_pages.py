@@ -17,8 +17,8 @@ import pytest
 from labeler.app import create_app
 from labeler.research import pages, reading
 from labeler.research.charts import CHARTS_JS
-from labeler.research.loop import view as loop_view
-from labeler.research.training.tab import LATEST
+from labeler.research.overview import view as overview_view
+from labeler.research.runs.tab import LATEST
 from storage.analysis.agreement import Agreement
 from storage.engine.database import Database
 from storage.exporting import exports
@@ -86,8 +86,8 @@ def test_work_equals_a_count_by_hand_over_the_stored_judgments(seeded):
 
 
 def test_the_annotators_tab_says_how_everybody_judges(tabs, seeded):
-    seen = tabs.annotators.refresh()
-    figures = seen[tabs.annotators.reliability]
+    seen = tabs.people.refresh()
+    figures = seen[tabs.people.reliability]
     stored = seeded.read("SELECT outcome, shown_swapped, milliseconds FROM current_judgments "
                          "WHERE annotator = 'annotator-0'")  # fmt: skip
     outcomes = Counter(row["outcome"] for row in stored)
@@ -100,8 +100,8 @@ def test_the_annotators_tab_says_how_everybody_judges(tabs, seeded):
     assert "1.30<small>1.06 to 1.54</small>" in ada  # what the newest reward model has fitted
     (carl,) = [row for row in figures.split("<tr>") if "Careless" in row]
     assert "prefers the left in 100% of decisions" in carl
-    assert "Krippendorff" in seen[tabs.annotators.agreement]
-    assert "66.0%" in seen[tabs.annotators.agreement]
+    assert "Krippendorff" in seen[tabs.people.agreement]
+    assert "66.0%" in seen[tabs.people.agreement]
 
 
 def test_the_state_counts_labels_of_the_current_iteration_only(seeded):
@@ -126,7 +126,7 @@ def test_a_policy_that_is_being_evaluated_is_not_given_the_figures_of_the_last_o
         state = reading.state(fresh, midnight=MIDNIGHT)
     assert state.policy is not None
     assert (state.policy.id, state.evaluated, state.judge) == ("policy-2", None, None)
-    seen = loop_view.glance(state, Agreement(items=0), now=MIDNIGHT)
+    seen = overview_view.glance(state, Agreement(items=0), now=MIDNIGHT)
     assert "policy-2" in seen
     assert "not evaluated yet" in seen
     assert "4.20" not in seen
@@ -137,10 +137,11 @@ def test_an_empty_workspace_has_a_state_and_every_tab_shows_something(tmp_path):
     with Database.open(tmp_path / "empty") as empty:
         made = all_tabs(empty, loop)
         tabs: list[Any] = [
-            made.loop_tab, made.training, made.samples, made.annotators, made.data, made.history
+            made.overview, made.iterations, made.runs, made.samples, made.lineage, made.exporting,
+            made.importing, made.marks, made.people,
         ]  # fmt: skip
-        values = {"TrainingTab": (LATEST, {}), "SamplesTab": (None, "gain", "", 1),
-                  "DataTab": ("trl", "drop", "jsonl", False), "HistoryTab": (None,)}  # fmt: skip
+        values = {"RunsTab": (LATEST, {}), "SamplesTab": (None, "gain", "", 1),
+                  "ExportTab": ("trl", "drop", "jsonl", False), "LineageTab": (None,)}  # fmt: skip
         for tab in tabs:
             updates = tab.refresh(*values.get(type(tab).__name__, ()))
             assert set(updates) <= set(tab.outputs)
@@ -153,8 +154,8 @@ def test_an_empty_workspace_has_a_state_and_every_tab_shows_something(tmp_path):
 def test_the_page_reads_for_every_tab_what_its_handlers_take(page):
     selecting = [fn for fn in page.fns.values() if fn.targets[0][1] == "select"]
     ticking = [fn for fn in page.fns.values() if fn.targets[0][1] == "tick"]
-    assert len(selecting) == 8
-    assert len(ticking) == 6  # five tabs, and the line above them
+    assert len(selecting) == 13
+    assert len(ticking) == 6  # five sections, and the header
     for fn in (*selecting, *ticking):
         values = [getattr(component, "value", None) for component in fn.inputs]
         updates = fn.fn(*values)
@@ -173,15 +174,18 @@ def test_every_place_of_a_chart_has_the_script_that_draws_it(page):
     assert drawn >= 2
 
 
-def test_opening_a_tab_stops_every_timer_but_its_own(page):
+def test_only_the_timer_of_the_open_section_runs(page):
     selecting = [fn for fn in page.fns.values() if fn.targets[0][1] == "select"]
-    running = []
+    running = {}
     for fn in selecting:
         updates = fn.fn(*[getattr(component, "value", None) for component in fn.inputs])
         timers = [value for value in updates.values() if isinstance(value, gr.Timer)]
         assert len(timers) == 5
-        running.append(sum(timer.active for timer in timers))
-    assert running == [1, 1, 1, 1, 0, 1, 0, 0]  # samples, data and history are not live
+        running[page.blocks[fn.targets[0][0]].label] = sum(timer.active for timer in timers)
+    assert [name for name, n in running.items() if n] == [
+        "Overview: Loop", "Runs: Runs", "Models: Verdicts", "Models: Reward model", "Team: People"
+    ]  # fmt: skip
+    assert set(running.values()) == {0, 1}
 
 
 def test_no_handler_can_be_called_by_name(page):
@@ -196,7 +200,7 @@ def test_no_handler_can_be_called_by_name(page):
 
 def test_a_failed_run_shows_its_reason_flag_charts_log_and_what_can_be_done(tabs, monkeypatch):
     monkeypatch.setattr(tabs.loop, "stopped", STOPPED)
-    tab = tabs.training
+    tab = tabs.runs
     updates = tab.refresh(LATEST, {})
     assert "out of memory at update 90" in updates[tab.card]
     assert "<img" not in updates[tab.card]
@@ -209,7 +213,7 @@ def test_a_failed_run_shows_its_reason_flag_charts_log_and_what_can_be_done(tabs
 
 
 def test_a_reward_run_without_new_labels_says_so(tabs, monkeypatch):
-    tab = tabs.training
+    tab = tabs.runs
     said = "There are no new labels since the last training"
     assert said not in tab.refresh("run-2-reward", {})[tab.flags]
     monkeypatch.setattr(snapshots, "new_in", lambda _, iteration: 0 if iteration == 2 else 5)
@@ -219,7 +223,7 @@ def test_a_reward_run_without_new_labels_says_so(tabs, monkeypatch):
 
 
 def test_only_the_run_that_the_loop_waits_for_can_go_on(tabs, monkeypatch):
-    tab = tabs.training
+    tab = tabs.runs
 
     def offered(choice: str, stopped: Stopped | None) -> tuple[bool, bool]:
         monkeypatch.setattr(tabs.loop, "stopped", stopped)
@@ -233,7 +237,7 @@ def test_only_the_run_that_the_loop_waits_for_can_go_on(tabs, monkeypatch):
 
 
 def test_what_the_browser_has_is_not_sent_again(tabs):
-    tab = tabs.training
+    tab = tabs.runs
     seen = tab.refresh(LATEST, {})[tab.seen]
     again = tab.refresh(LATEST, seen)
     assert tab.charts not in again
@@ -244,7 +248,7 @@ def test_what_the_browser_has_is_not_sent_again(tabs):
 
 
 def test_buttons_act_on_the_run_that_is_shown(tabs):
-    tab, loop = tabs.training, RecordingLoop()
+    tab, loop = tabs.runs, RecordingLoop()
     updates = tab._press(loop.resume, "Resumed.", LATEST, {})
     tab._press(loop.cancel, "", "run-2-reward", {})
     assert loop.asked == [("resume", "run-3-policy"), ("cancel", "run-2-reward")]
@@ -255,7 +259,7 @@ def test_a_refusal_of_the_loop_is_said(tabs):
     def refuse(run: str) -> None:
         raise ValueError(f"{run} has no checkpoint yet; retry it from the start instead")
 
-    tab = tabs.training
+    tab = tabs.runs
     updates = tab._press(refuse, "Resumed.", LATEST, {})
     assert "has no checkpoint yet" in updates[tab.answer]
     assert "Resumed." not in updates[tab.answer]
@@ -270,7 +274,7 @@ def test_a_run_that_was_asked_to_stop_says_so_on_both_tabs_until_it_has(db, live
     request = db.workspace / running.directory / "cancel"
     request.touch()
     try:
-        training, loop_tab = live.training, live.loop_tab
+        training, overview = live.runs, live.overview
         updates = training._press(live.loop.cancel, "", LATEST, {})
         assert ("cancel", running.id) in live.loop.asked
         assert updates[training.answer] == ""
@@ -280,10 +284,10 @@ def test_a_run_that_was_asked_to_stop_says_so_on_both_tabs_until_it_has(db, live
             assert updates[training.cancel].interactive is False
             assert "Policy: cancelling" in updates[training._top]
             updates = training.refresh(LATEST, {})
-        updates = loop_tab.refresh()
-        assert f"Cancelling: {waiting}" in updates[loop_tab.next]
-        assert f"Cancelling: {waiting}" in updates[loop_tab.head]
-        assert "nothing to do" not in updates[loop_tab.next]
+        updates = overview.refresh()
+        assert f"Cancelling: {waiting}" in updates[overview.next]
+        assert f"Cancelling: {waiting}" in updates[overview.head]
+        assert "nothing to do" not in updates[overview.next]
 
         runs.save(db, replace(running, status="cancelled", finished_at=now()))
         updates = training.refresh(LATEST, {})
@@ -333,7 +337,7 @@ def test_samples_whose_files_are_gone_say_so(db, live):
 
 
 def test_guidelines_are_saved_and_previewed_without_markup_of_their_own(db, live):
-    tab = live.data
+    tab = live.guidelines
     tab._save(f"**Be kind.** {HOSTILE}")
     assert settings.get(db, "guidelines") == f"**Be kind.** {HOSTILE}"
     preview = tab.load()[tab.preview]
@@ -341,8 +345,8 @@ def test_guidelines_are_saved_and_previewed_without_markup_of_their_own(db, live
     assert "<img" not in preview
 
 
-def test_the_form_of_judging_is_chosen_on_the_data_tab(db, live):
-    tab = live.data
+def test_the_form_of_judging_is_chosen_on_the_team_page(db, live):
+    tab = live.form
     parts = (["clear"], " too long \n\nwrong", "required", "optional", True)
     assert "Saved." in tab._save_form("one-press", "required", *parts)
     assert settings.judgment_form(db) == settings.JudgmentForm(
@@ -359,7 +363,7 @@ def test_the_form_of_judging_is_chosen_on_the_data_tab(db, live):
 
 
 def test_marked_passages_are_counted_and_shown_in_their_context(db, live):
-    assert live.data.refresh("trl", "drop", "jsonl", False)[live.data.marked] == ""
+    assert "No marked passages yet" in live.marks.refresh()[live.marks.marked]
     person = annotators.add(db, Annotator(id="marker", name="<b>Mia</b>"))
     for n, (outcome, reasons) in enumerate((("a", ("wrong",)), ("tie", ("wrong", "good")))):
         pair = queue.lease(db, person.id, 1).pairs[0]
@@ -377,7 +381,7 @@ def test_marked_passages_are_counted_and_shown_in_their_context(db, live):
         {"reason": "wrong", "marks": 2, "judgments": 2},
         {"reason": "good", "marks": 1, "judgments": 1},
     ]
-    shown = live.data.refresh("trl", "drop", "jsonl", False)[live.data.marked]
+    shown = live.marks.refresh()[live.marks.marked]
     assert shown.count("before <mark>&lt;i&gt;x&lt;/i&gt;</mark> after") == 3
     assert "&lt;b&gt;Mia&lt;/b&gt;" in shown
     cells = re.findall(r'data-label="Response">([^<]+)<', shown)
@@ -393,7 +397,7 @@ def test_the_download_is_what_export_writes(seeded, tabs, tmp_path):
             accounts_required=False,
         )
     )  # fmt: skip
-    tab = tabs.data
+    tab = tabs.exporting
     link = re.search(r'href="([^"]+)"', tab._link("raw", "keep", "jsonl", True))
     assert link is not None
     researcher = tokens.issue(seeded, "researcher", "api", lifetime=None)
@@ -418,7 +422,7 @@ def test_an_export_that_would_be_empty_says_why_in_place_of_a_link(tmp_path):
         fill(db, pairs=1)
         [pair] = queue.lease(db, "ann", 1).pairs
         judgments.judge(db, id="j", comparison=pair.comparison.id, annotator="ann", outcome="tie")
-        tab = all_tabs(db, RecordingLoop()).data
+        tab = all_tabs(db, RecordingLoop()).exporting
         dropped = tab._link("trl", "drop", "jsonl", False)
         assert "href" not in dropped
         assert "Nothing is left to export" in dropped
@@ -431,12 +435,14 @@ def test_an_export_that_would_be_empty_says_why_in_place_of_a_link(tmp_path):
 # History
 
 
-def test_history_lists_iterations_models_and_lineage(tabs):
-    tab = tabs.history
-    updates = tab.refresh(None)
+def test_iterations_models_and_lineage_are_listed(tabs):
+    tab = tabs.iterations
+    updates = tab.refresh()
     assert updates[tab.table].count("<tr>") == 4  # the head and three iterations
     assert "Policy failed" in updates[tab.table]
     assert updates[tab.charts].count("<figure") == 3
+    tab = tabs.lineage
+    updates = tab.refresh(None)
     assert updates[tab.tree].count('class="ks-node"') == 5
     assert updates[tab.model].value == "policy-2"
     assert "rewarded by reward-2" in updates[tab.lineage]

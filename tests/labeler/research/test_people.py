@@ -29,7 +29,7 @@ def live(db) -> Tabs:
 
 
 def test_a_new_annotator_gets_an_invite_that_works_once_he_is_there(db, live):
-    tab = live.annotators
+    tab = live.people
     name = f"Eve {HOSTILE.rstrip(chr(0x202E))}"  # with what turns writing around it is refused
     updates = tab._add(f" {name} ", "annotator", asked_by(db))
     link = re.search(r"https://kite\.example/invite\?token=([\w-]+)", updates[tab.answer])
@@ -46,13 +46,13 @@ def test_a_new_annotator_gets_an_invite_that_works_once_he_is_there(db, live):
 )
 def test_a_name_that_cannot_be_is_refused_with_the_reason(db, live, name, says):
     before = len(annotators.listing(db))
-    updates = live.annotators._add(name, "annotator", asked_by(db))
+    updates = live.people._add(name, "annotator", asked_by(db))
     assert any(says in str(value) for value in updates.values())
     assert len(annotators.listing(db)) == before
 
 
 def test_disabling_ends_every_session_and_enabling_lets_back_in(db, live):
-    tab = live.annotators
+    tab = live.people
     session = tokens.issue(db, "annotator-0", "session", lifetime=None)
     tab._act(pressed("disable", "annotator-0"), asked_by(db))
     assert annotators.get(db, "annotator-0").disabled
@@ -62,7 +62,7 @@ def test_disabling_ends_every_session_and_enabling_lets_back_in(db, live):
 
 
 def test_the_last_researcher_cannot_lock_himself_out(db, live):
-    tab = live.annotators
+    tab = live.people
     updates = tab._act(pressed("disable", "researcher"), asked_by(db))
     assert "only researcher" in updates[tab.answer]
     assert not annotators.get(db, "researcher").disabled
@@ -78,7 +78,7 @@ def test_clearing_a_flag_brings_the_pair_back_to_the_queue(db, live):
     judgments.flag(
         db, id="flag", comparison=pair.comparison.id, annotator="annotator-0", comment="broken"
     )
-    tab = live.annotators
+    tab = live.people
     assert "broken" in tab.refresh()[tab.flags]
     updates = tab._act(pressed("clear", "flag"), asked_by(db))
     assert "returns to the queue" in updates[tab.answer]
@@ -97,7 +97,7 @@ def test_a_flag_is_answered_by_whoever_is_signed_in_and_cleared_only_if_asked(db
     judgments.flag(
         db, id="asked", comparison=pair.comparison.id, annotator="annotator-0", comment="why me"
     )
-    tab = live.annotators
+    tab = live.people
     answered = tab._act(pressed("answer", "asked", text=f"Because. {HOSTILE}"), asked_by(db))
     assert "My judgments" in answered[tab.answer]
     assert "why me" in answered[tab.flags]
@@ -115,7 +115,7 @@ def test_a_flag_is_answered_by_whoever_is_signed_in_and_cleared_only_if_asked(db
 
 
 def test_somebody_who_is_not_there_is_said(db, live):
-    tab = live.annotators
+    tab = live.people
     updates = tab._act(pressed("disable", "nobody"), asked_by(db))
     assert "nobody" in updates[tab.answer]
 
@@ -138,7 +138,7 @@ def test_slow_figures_are_computed_at_once_on_another_occasion():
 
 
 def test_gold_pairs_are_made_and_retired_and_nothing_in_them_runs(db, live):
-    tab = live.annotators
+    tab = live.people
     pairs = queue.lease(db, "annotator-0", 2).pairs
     for pair in pairs:
         for who in ("annotator-0", "annotator-1"):

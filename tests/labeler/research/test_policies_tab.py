@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from labeler.research.history import view as history_view
-from labeler.research.history.tab import HistoryTab
-from labeler.research.loop.tab import LoopTab
-from labeler.research.policies import models_view
-from labeler.research.policies import view as policies_view
-from labeler.research.policies.tab import ALL, PoliciesTab
+from labeler.research.models.verdicts import models_view
+from labeler.research.models.verdicts import view as verdicts_view
+from labeler.research.models.verdicts.tab import ALL, VerdictsTab
+from labeler.research.overview import iterations_view
+from labeler.research.overview.iterations_tab import IterationsTab
+from labeler.research.overview.tab import OverviewTab
 from labeler.research.tab import html_slot
 from storage.engine.database import Database
 from storage.gate_records import StandingRuling
@@ -43,9 +43,9 @@ class World:
 
     db: Database
     loop: RecordingLoop
-    policies: PoliciesTab
-    loop_tab: LoopTab
-    history: HistoryTab
+    policies: VerdictsTab
+    overview: OverviewTab
+    iterations: IterationsTab
 
 
 @pytest.fixture
@@ -58,7 +58,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
         loop = RecordingLoop(db=db)
         yield laid_out(
             lambda: World(
-                db, loop, PoliciesTab(loop), LoopTab(db, loop, html_slot()), HistoryTab(db)
+                db, loop, VerdictsTab(loop), OverviewTab(db, loop, html_slot()), IterationsTab(db)
             )
         )
 
@@ -104,15 +104,15 @@ def test_the_curve_carries_every_point_and_its_limit(world: World):
     ]
     assert json.loads(steps) in drawn
     assert json.loads(values) in drawn
-    assert "decided" in policies_view.curve(world.loop.gate(), "policy-2")
+    assert "decided" in verdicts_view.curve(world.loop.gate(), "policy-2")
 
 
 def test_a_ruling_that_says_what_the_evidence_says_leaves_it_the_word():
     report = GateReport(
         policies=[promoted("a")], leaderboard=[rank("a", win_rate=0.7, low=0.6, high=0.8)]
     )
-    assert "significantly better than SFT" in policies_view.standing(report, "a")
-    assert 'ks-good">promoted' in policies_view.board(report)
+    assert "significantly better than SFT" in verdicts_view.standing(report, "a")
+    assert 'ks-good">promoted' in verdicts_view.board(report)
 
 
 def test_an_interval_is_drawn_where_it_lies():
@@ -120,7 +120,7 @@ def test_an_interval_is_drawn_where_it_lies():
         policies=[promoted("a")],
         leaderboard=[rank("a", win_rate=0.7, low=0.55, high=0.8), rank("z")],
     )
-    shown = str(policies_view.board(report))
+    shown = str(verdicts_view.board(report))
     assert 'style="left:55.0%;width:25.0%"' in shown
     assert '<b style="left:70.0%">' in shown
     assert "not comparable with SFT yet" in shown
@@ -128,14 +128,14 @@ def test_an_interval_is_drawn_where_it_lies():
 
 
 def test_the_loop_says_when_judging_may_stop_and_when_a_policy_is_blocked(world: World):
-    tab = world.loop_tab
+    tab = world.overview
     assert "policy-2 is better than SFT. You can stop comparing them." in tab.refresh()[tab.gate]
     report = world.loop.gate()
 
     def news(**changes: Any) -> str:
         changed = [replace(each, **changes) for each in report.policies]
         return str(
-            policies_view.gate_notice(replace(report, policies=changed, last_promoted="sft-1"))
+            verdicts_view.gate_notice(replace(report, policies=changed, last_promoted="sft-1"))
         )
 
     assert news(may_stop=False) == ""
@@ -151,7 +151,7 @@ def test_what_the_loop_says_of_a_policy_changes_with_the_ruling_and_the_iteratio
         seeding = Seeding(db)
         seeding.history(labels=20)
         seeding.judge_policies(2, wins=0.78)
-        tab = laid_out(lambda: LoopTab(db, RecordingLoop(db=db), html_slot()))
+        tab = laid_out(lambda: OverviewTab(db, RecordingLoop(db=db), html_slot()))
         assert "policy-2 is better than SFT" in tab.refresh()[tab.gate]
         policy_judgments.override(db, "policy-2", "block", reason="flatters")
         assert "policy-2 is blocked" in tab.refresh()[tab.gate]
@@ -165,7 +165,7 @@ def test_what_the_loop_says_of_a_policy_changes_with_the_ruling_and_the_iteratio
 
 
 def test_before_any_policy_there_is_a_word_on_what_comes(world: World):
-    tab = laid_out(lambda: PoliciesTab(RecordingLoop()))
+    tab = laid_out(lambda: VerdictsTab(RecordingLoop()))
     shown = tab.refresh(None)
     assert "No trained policy yet" in shown[tab.standing]
     assert (shown[tab.curve], shown[tab.board]) == ("", "")
@@ -187,7 +187,7 @@ def test_a_ruling_needs_a_reason_and_carries_the_researchers_name(world: World):
     assert "by a researcher&#39;s ruling; the evidence does not show it" in stored[tab.standing]
     assert "significantly better" not in stored[tab.standing]
     assert "<img" not in stored[tab.standing]
-    history = world.history.refresh(None)[world.history.rulings]
+    history = world.iterations.refresh()[world.iterations.rulings]
     assert "read all of them" in history
     assert "Rosa" in history
     assert "<img" not in history
@@ -196,10 +196,10 @@ def test_a_ruling_needs_a_reason_and_carries_the_researchers_name(world: World):
 
 def test_the_history_tells_each_iterations_verdict(world: World):
     listed = {i.number: i for i in iterations.listing(world.db)}
-    assert "blocked" in policies_view.verdict_of(listed[2], "policy-1")
-    assert "policy-1" in policies_view.verdict_of(listed[2], "policy-1")
-    assert policies_view.verdict_of(replace(listed[2], verdict=None), "policy-1") == "–"
-    shown = str(history_view.table(list(listed.values()), {}, {}, [], {}))
+    assert "blocked" in verdicts_view.verdict_of(listed[2], "policy-1")
+    assert "policy-1" in verdicts_view.verdict_of(listed[2], "policy-1")
+    assert verdicts_view.verdict_of(replace(listed[2], verdict=None), "policy-1") == "–"
+    shown = str(iterations_view.table(list(listed.values()), {}, {}, [], {}))
     assert shown.count('data-label="Verdict"') == 3
     assert "policy-1" in shown
     assert "blocked" in shown
@@ -222,7 +222,7 @@ def test_models_of_imported_judgments_have_a_leaderboard_by_category(
         "WHERE id IN (SELECT prompt FROM comparisons WHERE arm = 'imported')"
     )
     world.db.write(lambda tx: tx.execute(sql))
-    fresh = laid_out(lambda: PoliciesTab(world.loop))
+    fresh = laid_out(lambda: VerdictsTab(world.loop))
     shown = fresh.refresh(None)
     text = html.unescape(str(shown[fresh.models]))
     assert "llama" in text

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
+from labeler.research.models.reward import view as reward_view
+from labeler.research.models.reward.tab import RewardTab
 from labeler.research.plots import Axis, Plot, PlotPoint, draw
-from labeler.research.reward import view as reward_view
-from labeler.research.reward.tab import RewardTab
 from storage.engine.database import Database
 from storage.reports import RewardReport, from_json
 from tests.helpers.recording_loop import HOSTILE, RecordingLoop

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from labeler.research.loop.tab import LoopTab
-from labeler.research.loop.train_form import TrainForm
+from labeler.research.overview.tab import OverviewTab
+from labeler.research.overview.train_form import TrainForm
 from storage.engine.database import Database
 from storage.reports import SettingView, Stopped
 from tests.helpers.recording_loop import RecordingLoop
@@ -27,7 +27,7 @@ def live(db) -> Tabs:
     return all_tabs(db, RecordingLoop())
 
 
-def typed(tab: LoopTab, **changes: str) -> list[Any]:
+def typed(tab: OverviewTab, **changes: str) -> list[Any]:
     """The form as it stands, with some fields changed; ``ppo__lr`` is the field of ppo.lr."""
     values = {str(c.elem_id): c.value for c in tab.form.components}
     for name, text in changes.items():
@@ -37,26 +37,26 @@ def typed(tab: LoopTab, **changes: str) -> list[Any]:
 
 def test_train_sends_what_was_changed_and_says_so(live):
     live.loop.asked.clear()
-    updates = live.loop_tab._train(*typed(live.loop_tab, ppo__kl_weight="0.1"))
+    updates = live.overview._train(*typed(live.overview, ppo__kl_weight="0.1"))
     assert live.loop.asked == [("train", {"ppo.kl_weight": "0.1"})]
-    assert "Changed: ppo.kl_weight=0.1" in updates[live.loop_tab.answer]
+    assert "Changed: ppo.kl_weight=0.1" in updates[live.overview.answer]
 
 
 def test_a_refused_setting_is_said_and_nothing_is_started(live):
     live.loop.asked.clear()
-    updates = live.loop_tab._train(*typed(live.loop_tab, ppo__kl_weight="-1<b>"))
+    updates = live.overview._train(*typed(live.overview, ppo__kl_weight="-1<b>"))
     assert live.loop.asked == []
-    assert "ppo.kl_weight=-1&lt;b&gt; must be at least 0" in updates[live.loop_tab.answer]
+    assert "ppo.kl_weight=-1&lt;b&gt; must be at least 0" in updates[live.overview.answer]
 
 
-def classes(tab: LoopTab, updates: dict) -> dict[str, list[str]]:
+def classes(tab: OverviewTab, updates: dict) -> dict[str, list[str]]:
     """The classes that fields are given, by setting, where there are any."""
     given = {c.label: updates[c]["elem_classes"] for c in tab.form.components}
     return {str(name): found for name, found in given.items() if found}
 
 
 def test_a_refusal_marks_the_field_it_names_and_unfolds_it(live, monkeypatch):
-    tab = live.loop_tab
+    tab = live.overview
     updates = tab._train(*typed(tab, ppo__kl_weight="-1"))
     assert classes(tab, updates) == {"ppo.kl_weight": ["ks-wrong"]}
     assert tab.form.outputs[-1] not in updates
@@ -73,7 +73,7 @@ def test_a_refusal_marks_the_field_it_names_and_unfolds_it(live, monkeypatch):
 
 
 def test_going_back_is_to_this_workspaces_settings_and_general_defaults_are_warned_of(live):
-    tab = live.loop_tab
+    tab = live.overview
     rate = next(c for c in tab.form.components if c.label == "ppo.lr")
     back, general = tab._fill_with(False), tab._fill_with(True)
     assert (back[rate]["value"], general[rate]["value"]) == ("5e-05", "3e-06")
@@ -83,7 +83,7 @@ def test_going_back_is_to_this_workspaces_settings_and_general_defaults_are_warn
 
 
 def test_what_training_reads_no_more_is_shown_and_never_sent(live):
-    tab = live.loop_tab
+    tab = live.overview
     field = next(c for c in tab.form.components if c.label == "sampling.top_p")
     assert (field.interactive, field.value) == (False, "0.9")
     assert "Cannot be changed here: sampling.top_p acts earlier." in field.info
@@ -96,7 +96,7 @@ def test_what_training_reads_no_more_is_shown_and_never_sent(live):
 
 
 def test_train_is_closed_with_the_reason_and_open_without_one(live, monkeypatch):
-    tab = live.loop_tab
+    tab = live.overview
     assert tab.refresh()[tab.train].interactive is True
     assert tab.refresh()[tab.reason] == ""
     monkeypatch.setattr(live.loop, "reason", "There are no labels yet.")
@@ -112,12 +112,12 @@ FAILED = Stopped(
 )  # fmt: skip
 
 
-def field(tab: LoopTab, name: str) -> Any:
+def field(tab: OverviewTab, name: str) -> Any:
     return next(c for c in tab.form.components if c.label == name)
 
 
 def test_the_form_turns_to_the_stage_that_stopped_with_the_suggestion_filled_in(live, monkeypatch):
-    tab = live.loop_tab
+    tab = live.overview
     monkeypatch.setattr(live.loop, "stopped", FAILED)
     seen = tab.refresh()
     assert seen[tab.stopped] == "run-7 1"
@@ -139,14 +139,14 @@ def test_the_form_turns_to_the_stage_that_stopped_with_the_suggestion_filled_in(
 
 
 def test_the_answer_of_train_goes_when_the_stage_stops(live, monkeypatch):
-    tab = live.loop_tab
+    tab = live.overview
     assert tab.answer not in tab._show_stopped()  # a retry that has just started keeps its answer
     monkeypatch.setattr(live.loop, "stopped", FAILED)
     assert tab._show_stopped()[tab.answer] == ""
 
 
 def test_a_retry_sends_what_was_changed_for_the_run_that_is_shown(live, monkeypatch):
-    tab = live.loop_tab
+    tab = live.overview
     monkeypatch.setattr(live.loop, "stopped", FAILED)
     live.loop.asked.clear()
     values = typed(tab, ppo__kl_weight="0.1")
@@ -161,7 +161,7 @@ def test_a_retry_sends_what_was_changed_for_the_run_that_is_shown(live, monkeypa
 
 
 def test_a_stopped_stage_can_be_resumed_or_left_for_labeling(live, monkeypatch):
-    tab = live.loop_tab
+    tab = live.overview
     monkeypatch.setattr(live.loop, "stopped", FAILED)
     live.loop.asked.clear()
     tab._press(live.loop.resume, "Resumed.", "run-7 1")

@@ -13,17 +13,18 @@ import pandas as pd
 import pytest
 
 from labeler.research import top
-from labeler.research.annotators import view as annotators_view
 from labeler.research.caveats import accuracy_caveat
-from labeler.research.history import view as history_view
-from labeler.research.loop import view as loop_view
-from labeler.research.loop.train_form import TrainForm
+from labeler.research.models.lineage import view as lineage_view
+from labeler.research.models.samples import view as samples_view
+from labeler.research.models.samples.view import Answer, Sample
+from labeler.research.overview import iterations_view
+from labeler.research.overview import view as overview_view
+from labeler.research.overview.train_form import TrainForm
 from labeler.research.reading import OpenFlag, State, Work, latest_run
-from labeler.research.samples import view as samples_view
-from labeler.research.samples.view import Answer, Sample
+from labeler.research.runs import view as runs_view
+from labeler.research.runs.eta import Eta
+from labeler.research.team.people import view as people_view
 from labeler.research.top import headline
-from labeler.research.training import view as training_view
-from labeler.research.training.eta import Eta
 from storage.analysis.agreement import Agreement
 from storage.records import (
     Annotator,
@@ -79,7 +80,7 @@ def steps(markup: str) -> list[str]:
 
 
 def test_the_stepper_shows_what_is_past_present_and_to_come():
-    drawn = loop_view.stepper(Iteration(number=1, phase="reward"), run(stage="reward"))
+    drawn = overview_view.stepper(Iteration(number=1, phase="reward"), run(stage="reward"))
     assert steps(drawn) == ["past", "past", "now", "next", "next", "next"]
     assert drawn.count("aria-current") == 1
 
@@ -87,9 +88,9 @@ def test_the_stepper_shows_what_is_past_present_and_to_come():
 def test_a_stopped_run_stops_its_phase_but_not_labeling():
     failed = run(status="failed")
     ppo, labeling = Iteration(number=1, phase="policy"), Iteration(number=1, phase="labeling")
-    assert steps(loop_view.stepper(ppo, failed))[3] == "stopped ks-bad"
-    assert steps(loop_view.stepper(labeling, failed))[1] == "now"
-    assert steps(loop_view.stepper(Iteration(number=1, phase="done"), None)) == ["past"] * 6
+    assert steps(overview_view.stepper(ppo, failed))[3] == "stopped ks-bad"
+    assert steps(overview_view.stepper(labeling, failed))[1] == "now"
+    assert steps(overview_view.stepper(Iteration(number=1, phase="done"), None)) == ["past"] * 6
 
 
 @pytest.mark.parametrize(
@@ -128,7 +129,7 @@ def test_a_stopped_run_stops_its_phase_but_not_labeling():
     ],
 )
 def test_one_sentence_says_what_to_do_next(changes, reason, says):
-    assert says in loop_view.next_step(state(**changes), reason)
+    assert says in overview_view.next_step(state(**changes), reason)
 
 
 @pytest.mark.parametrize(
@@ -150,26 +151,26 @@ def test_one_sentence_says_what_to_do_next(changes, reason, says):
 )
 def test_a_stopped_stage_is_said_with_the_ways_that_there_are(changes, says, not_said):
     training = {"iteration": Iteration(number=2, phase="policy"), "run": run(status="failed")}
-    seen = loop_view.next_step(state(**training), "x", stopped(**changes))
+    seen = overview_view.next_step(state(**training), "x", stopped(**changes))
     assert all(sentence in seen for sentence in says)
     assert not any(word in seen for word in not_said)
 
 
 def test_a_reward_stage_that_was_left_is_not_under_way_any_more():
     failed = run(stage="reward", status="failed", reason="too little")
-    assert "Reward model" in loop_view.headline(
+    assert "Reward model" in overview_view.headline(
         state(iteration=Iteration(number=2, phase="reward"), run=failed)
     )
-    assert "progressbar" not in loop_view.headline(state(run=failed))
+    assert "progressbar" not in overview_view.headline(state(run=failed))
 
 
 def test_training_on_no_new_labels_is_said_while_it_trains_and_only_then():
     said = "There are no new labels since the last training"
     training = {"iteration": Iteration(number=2, phase="reward"), "run": run(stage="reward")}
     for new, expected in ((0, True), (1, False), (None, False)):
-        seen = loop_view.next_step(state(**training, new_labels=new), None)
+        seen = overview_view.next_step(state(**training, new_labels=new), None)
         assert (said in seen) is expected
-    assert said not in loop_view.next_step(state(new_labels=0), None)
+    assert said not in overview_view.next_step(state(new_labels=0), None)
 
 
 def test_the_glance_shows_labels_policy_reward_model_and_agreement():
@@ -180,7 +181,7 @@ def test_the_glance_shows_labels_policy_reward_model_and_agreement():
         id="r", role="reward", name="reward-1",
         summary={"accuracy": 0.725, "ece": 0.04, "held_out_preferences": 40},
     )  # fmt: skip
-    seen = loop_view.glance(
+    seen = overview_view.glance(
         state(
             policy=ModelVersion(id="p", role="policy", name=HOSTILE),
             reward_model=reward, evaluated=finished, latest_label=NOON - timedelta(minutes=3),
@@ -228,9 +229,11 @@ def test_wins_by_a_weak_reward_model_bear_a_caution_on_every_tab_that_shows_them
         number=1, phase="done", reward_model="r", evaluation={"win_rate_reward_model": 0.56}
     )
     for model, warned in ((weak, True), (good, False)):
-        loop = loop_view.glance(state(evaluated=done, judge=model), Agreement(items=0), now=NOON)
+        loop = overview_view.glance(
+            state(evaluated=done, judge=model), Agreement(items=0), now=NOON
+        )
         samples = samples_view.summary([sample("q", reference=0.0, policy=1.0)], model)
-        history = history_view.table([done], {}, {"r": model}, [], {})
+        history = iterations_view.table([done], {}, {"r": model}, [], {})
         for seen in (loop, samples, history):
             assert ("The win rates are uncertain" in seen) is warned
         for seen in (samples, history):
@@ -242,10 +245,10 @@ def test_wins_by_a_weak_reward_model_bear_a_caution_on_every_tab_that_shows_them
 
 def test_a_template_defines_every_metric_of_its_form_and_no_other():
     known = {"reward/<component>": "component", "reward/mean": "mean"}
-    assert training_view.definition("reward/mean", known) == "mean"
-    assert training_view.definition("reward/sycophancy", known) == "component"
-    assert training_view.definition("reward/a/b", known) == ""
-    assert training_view.definition("value/mean", known) == ""
+    assert runs_view.definition("reward/mean", known) == "mean"
+    assert runs_view.definition("reward/sycophancy", known) == "component"
+    assert runs_view.definition("reward/a/b", known) == ""
+    assert runs_view.definition("value/mean", known) == ""
 
 
 def frame(values: dict[str, list[float]]) -> pd.DataFrame:
@@ -254,10 +257,10 @@ def frame(values: dict[str, list[float]]) -> pd.DataFrame:
 
 
 def test_ppo_charts_hold_each_metric_once_and_leave_none_out():
-    found = training_view.series_by_name(
+    found = runs_view.series_by_name(
         frame({name: [1.0, 2.0] for name in ("reward/mean", "kl/reference", "odd/one", "optim/lr")})
     )
-    main, rest, others = training_view.charts("ppo", found, {})
+    main, rest, others = runs_view.charts("ppo", found, {})
     placed = [s for charts in (main, rest, others) for chart in charts for s in chart.series]
     assert len(placed) == len(found) == 4
     assert [chart.title for chart in main] == ["Mean reward", "KL to the reference"]
@@ -267,15 +270,15 @@ def test_ppo_charts_hold_each_metric_once_and_leave_none_out():
 
 def test_the_charts_of_each_method_stand_first():
     dpo = ["train/loss", "dpo/margin", "dpo/accuracy", "dpo/chosen", "dpo/rejected", "train/lr"]
-    found = training_view.series_by_name(frame({name: [1.0, 2.0] for name in dpo}))
-    main, rest, others = training_view.charts("dpo", found, {})
+    found = runs_view.series_by_name(frame({name: [1.0, 2.0] for name in dpo}))
+    main, rest, others = runs_view.charts("dpo", found, {})
     assert [chart.title for chart in main] == ["Loss", "Reward margin", "Preference accuracy"]
     assert [len(chart.series) for chart in rest] == [2, 1]  # both sides in one chart
     assert others == []
-    found = training_view.series_by_name(
+    found = runs_view.series_by_name(
         frame({name: [1.0] for name in ("reward/mean", "kl/reference", "train/loss")})
     )
-    main, rest, others = training_view.charts("rloo", found, {})
+    main, rest, others = runs_view.charts("rloo", found, {})
     assert [chart.title for chart in main] == ["Mean reward", "KL to the reference"]
     assert [chart.title for chart in rest] == ["Loss"]
     assert others == []
@@ -284,10 +287,10 @@ def test_the_charts_of_each_method_stand_first():
 def test_the_card_of_a_policy_run_names_its_method():
     dpo = run(config={"optimize": {"method": "dpo"}})
     for policy_run, method in ((dpo, "DPO"), (run(), "PPO")):
-        card = training_view.card(policy_run, now=NOON, seconds_left=None)
+        card = runs_view.card(policy_run, now=NOON, seconds_left=None)
         assert "<b>Policy</b>" in card
         assert f"{method} · iteration" in card
-    assert training_view.unit("dpo") == "step"
+    assert runs_view.unit("dpo") == "step"
 
 
 def test_the_card_and_the_settings_of_a_run_say_what_changed():
@@ -295,31 +298,31 @@ def test_the_card_and_the_settings_of_a_run_say_what_changed():
     this = run(id="run-2", iteration=2, config={"ppo": {"lr": 3e-6, "kl_weight": 0.0}})
     listed = [before, this]
     difference = changed(listed, this)
-    card = training_view.card(this, now=NOON, seconds_left=None, changed=difference)
+    card = runs_view.card(this, now=NOON, seconds_left=None, changed=difference)
     assert "Changed settings: ppo.lr 1e-06 → 3e-06" in card
-    shown = training_view.run_settings(this, run_before(listed, this), difference)
+    shown = runs_view.run_settings(this, run_before(listed, this), difference)
     assert "since iteration 1, run-1" in shown
     assert shown.count("ppo.kl_weight") == 1  # only among all settings
     assert "All 2 settings" in shown
-    alone = training_view.run_settings(before, None, [])
+    alone = runs_view.run_settings(before, None, [])
     assert "the first run of this kind" in alone
-    same = training_view.run_settings(this, before, [])
+    same = runs_view.run_settings(this, before, [])
     assert "none since iteration 1, run-1" in same
-    assert "No settings" in training_view.run_settings(run(config={}), None, [])
+    assert "No settings" in runs_view.run_settings(run(config={}), None, [])
 
 
 def test_many_changed_settings_are_counted_and_text_is_escaped():
     many = [Changed(name=f"a.{n}", before=None, now="<b>") for n in range(7)]
-    card = training_view.card(run(), now=NOON, seconds_left=None, changed=many)
+    card = runs_view.card(run(), now=NOON, seconds_left=None, changed=many)
     assert "a.3 – → &lt;b&gt;, 3 more" in card
     assert "a.4" not in card
 
 
 def test_a_metric_with_one_value_is_a_result_and_not_a_chart():
-    found = training_view.series_by_name(frame({"train/loss": [0.7, 0.6], "held_out/ece": [0.04]}))
-    _, charts, _ = training_view.charts("reward", found, {})
+    found = runs_view.series_by_name(frame({"train/loss": [0.7, 0.6], "held_out/ece": [0.04]}))
+    _, charts, _ = runs_view.charts("reward", found, {})
     assert [chart.title for chart in charts] == ["train/loss"]
-    results = training_view.results("reward", found, {"held_out/ece": "calibration"})
+    results = runs_view.results("reward", found, {"held_out/ece": "calibration"})
     assert "0.0400" in results
     assert "calibration" in results
     assert "train/loss" not in results
@@ -330,9 +333,7 @@ def test_a_flag_shows_once_with_its_latest_figures_and_all_its_steps_worst_first
         run="r", seq=9, step=1, kind="flag", name="reference_changed", message=HOSTILE,
         payload={"level": "stop", "why": HOSTILE, "remedy": HOSTILE},
     )  # fmt: skip
-    seen = training_view.flags(
-        [stop, kl_flag("r", 83, 10.2), kl_flag("r", 90, 11.7)], unit="update"
-    )
+    seen = runs_view.flags([stop, kl_flag("r", 83, 10.2), kl_flag("r", 90, 11.7)], unit="update")
     assert seen.count('class="ks-flag') == 2
     assert "updates 83, 90" in seen
     assert "11.7 nats" in seen
@@ -345,7 +346,7 @@ def test_a_flag_shows_once_with_its_latest_figures_and_all_its_steps_worst_first
 def test_a_flag_without_its_parts_and_a_warning_show_their_message():
     plain = RunNote(run="r", seq=1, step=4, kind="flag", name="odd", message="Seen. Why. Try.")
     warning = RunNote(run="r", seq=2, step=0, kind="warning", name="long_prompts", message=HOSTILE)
-    seen = training_view.flags([warning, plain], unit="update")
+    seen = runs_view.flags([warning, plain], unit="update")
     assert "Seen. Why. Try." in seen
     assert "update 4" in seen
     assert "update 0" not in seen
@@ -354,7 +355,7 @@ def test_a_flag_without_its_parts_and_a_warning_show_their_message():
 
 
 def test_many_steps_of_a_flag_are_abridged():
-    seen = training_view.flags([kl_flag("r", step, 11.0) for step in (1, 3, 5, 7)], unit="update")
+    seen = runs_view.flags([kl_flag("r", step, 11.0) for step in (1, 3, 5, 7)], unit="update")
     assert "updates 1, …, 5, 7" in seen
 
 
@@ -364,17 +365,17 @@ def test_live_samples_show_prompt_response_and_figures_as_text():
         run="r", seq=1, step=20, kind="sample", name="response", message=HOSTILE,
         payload={"prompt": prompt.id, "reward": -0.25, "kl": 3.0, "finish_reason": "length"},
     )  # fmt: skip
-    seen = training_view.samples([note], {prompt.id: prompt}, unit="step")
+    seen = runs_view.samples([note], {prompt.id: prompt}, unit="step")
     assert "Why?" in seen
     assert "step 20 · reward −0.25 · KL 3.00 · cut off" in seen
     assert "<img" not in seen
-    assert "unknown prompt" in training_view.samples([note], {}, unit="step")
+    assert "unknown prompt" in runs_view.samples([note], {}, unit="step")
 
 
 def test_the_card_of_a_failed_run_gives_the_reason_as_text():
     failed = run(status="failed", reason=HOSTILE, progress=0.4, message="update 4 of 10",
                  finished_at=NOON + timedelta(seconds=90), attempt=2)  # fmt: skip
-    seen = training_view.card(failed, now=NOON + timedelta(hours=2), seconds_left=None)
+    seen = runs_view.card(failed, now=NOON + timedelta(hours=2), seconds_left=None)
     for text in (
         "The run failed",
         "40% · update 4 of 10",
@@ -388,9 +389,9 @@ def test_the_card_of_a_failed_run_gives_the_reason_as_text():
 
 
 def test_the_card_of_a_running_run_says_how_long_it_still_takes():
-    seen = training_view.card(run(progress=0.25), now=NOON, seconds_left=90)
+    seen = runs_view.card(run(progress=0.25), now=NOON, seconds_left=90)
     assert "about 1 min 30 s left" in seen
-    seen = training_view.card(run(progress=0.25), now=NOON, seconds_left=782)
+    seen = runs_view.card(run(progress=0.25), now=NOON, seconds_left=782)
     assert "about 13 min left" in seen
 
 
@@ -572,9 +573,9 @@ def test_names_and_comments_are_text():
         id="f", comment=HOSTILE, created_at=NOON, annotator=HOSTILE,
         messages='[{"role": "user", "content": "<img>"}]', first=HOSTILE, second=HOSTILE,
     )  # fmt: skip
-    seen = annotators_view.flags([flag], now=NOON)
-    seen += annotators_view.people([person(HOSTILE)], now=NOON)
-    seen += annotators_view.invite(HOSTILE, HOSTILE)
+    seen = people_view.flags([flag], now=NOON)
+    seen += people_view.people([person(HOSTILE)], now=NOON)
+    seen += people_view.invite(HOSTILE, HOSTILE)
     assert "<img" not in seen
 
 
@@ -588,7 +589,7 @@ def test_the_tree_puts_each_model_under_its_parent():
         ModelVersion(id="p2", role="policy", name="P2", parent="p1", created_at=NOON),
         ModelVersion(id="x", role="external", name="gpt", created_at=NOON),
     ]
-    drawn = history_view.tree(versions)
+    drawn = lineage_view.tree(versions)
     assert drawn.index("SFT") < drawn.index("P1") < drawn.index("P2")
     assert drawn.count("<ul") == 3  # one below the other
     assert "gpt" not in drawn
@@ -600,7 +601,7 @@ def test_parents_in_a_circle_are_shown_and_do_not_hang_the_page():
         ModelVersion(id="b", role="policy", name="B", parent="a"),
         ModelVersion(id="own", role="sft", name="C", parent="own"),
     ]
-    drawn = history_view.tree(circle)
+    drawn = lineage_view.tree(circle)
     assert [f"<b>{name}</b>" in drawn for name in "ABC"] == [True] * 3
 
 
@@ -621,7 +622,7 @@ def test_history_shows_figures_and_times():
         for stage in ("reward", "policy", "sampling")
     ]
     labels = {1: {"bald": 48, "random": 56}}
-    seen = history_view.table(
+    seen = iterations_view.table(
         [done], labels, {"r": reward}, stages, {"reward": 120.0, "policy": 300.0}
     )
     for text in ("104 of 100", "random 56 · bald 48", "71.0%", "+0.70", "3.10", "68.0%", "59–76%", "44.6", "2 h",
@@ -631,7 +632,7 @@ def test_history_shows_figures_and_times():
 
 def test_a_stopped_iteration_says_so_in_the_history():
     ppo = Iteration(number=1, phase="policy")
-    assert "Policy failed" in history_view.table([ppo], {}, {}, [run(status="failed")], {})
+    assert "Policy failed" in iterations_view.table([ppo], {}, {}, [run(status="failed")], {})
 
 
 def test_history_and_tree_name_what_made_each_policy():
@@ -642,7 +643,7 @@ def test_history_and_tree_name_what_made_each_policy():
         for number, method in methods.items()
     ]
     sampled = run(id="run-4", iteration=4, stage="sampling")
-    seen = history_view.table(turns, {}, {}, [*trained, sampled], {})
+    seen = iterations_view.table(turns, {}, {}, [*trained, sampled], {})
     for number, method in ((1, "PPO"), (2, "DPO"), (3, "RLOO")):
         assert f"{number}<small>{method}</small>" in seen
     assert '<span class="ks-figure">4</span>' in seen  # not trained yet
@@ -651,7 +652,7 @@ def test_history_and_tree_name_what_made_each_policy():
         ModelVersion(id=f"p{number}", role="policy", name=f"P{number}", summary={"method": method})
         for number, method in methods.items()
     ]
-    drawn = history_view.tree([*made, ModelVersion(id="sft", role="sft", name="SFT")])
+    drawn = lineage_view.tree([*made, ModelVersion(id="sft", role="sft", name="SFT")])
     assert drawn.count("by PPO") == drawn.count("by DPO") == drawn.count("by RLOO") == 1
 
 
@@ -661,9 +662,9 @@ def test_a_stopped_run_has_one_tone_wherever_it_is_named(status, tone):
     badge = f'ks-badge ks-{tone}">'
     turn = Iteration(number=2, phase="policy")
     assert f"{badge}Iteration 2 · Policy {status}" in top.top(state(iteration=turn, run=ended), "w")
-    assert f"{badge}{status}" in training_view.card(ended, now=NOON, seconds_left=None)
+    assert f"{badge}{status}" in runs_view.card(ended, now=NOON, seconds_left=None)
     assert f'<li class="ks-stopped ks-{tone}" data-mark="!" aria-current="step">Policy' in (
-        loop_view.stepper(turn, ended)
+        overview_view.stepper(turn, ended)
     )
     stopped = Stopped(
         run="r",
@@ -675,17 +676,17 @@ def test_a_stopped_run_has_one_tone_wherever_it_is_named(status, tone):
         may_label=False,
     )
     for told in (
-        loop_view.next_step(state(iteration=turn, run=ended), None),
-        loop_view.next_step(state(iteration=turn, run=ended), None, stopped),
+        overview_view.next_step(state(iteration=turn, run=ended), None),
+        overview_view.next_step(state(iteration=turn, run=ended), None, stopped),
     ):
         assert f'ks-note ks-{tone}"' in told
     listed = run(iteration=2, status=status)
-    assert f"{badge}Policy {status}" in history_view.table([turn], {}, {}, [listed], {})
+    assert f"{badge}Policy {status}" in iterations_view.table([turn], {}, {}, [listed], {})
 
 
 def test_a_single_iteration_draws_no_course():
     one = Iteration(number=1, phase="done", evaluation={"win_rate_reward_model": 0.6})
-    assert history_view.charts([one], []) == ""
+    assert iterations_view.charts([one], []) == ""
 
 
 def test_policies_of_different_methods_are_not_joined_by_a_line():
@@ -698,7 +699,7 @@ def test_policies_of_different_methods_are_not_joined_by_a_line():
         run(id=f"run-{number}", iteration=number, config={"optimize": {"method": method}})
         for number, (method, _) in found.items()
     ]
-    drawn = html.unescape(str(history_view.charts(turns, trained)))
+    drawn = html.unescape(str(iterations_view.charts(turns, trained)))
     (data,) = re.findall(r'data-chart="(.*?)">', drawn)
     assert json.loads(data)["series"] == [
         {"name": "PPO", "x": [1, 3], "y": [60, 70]},
@@ -707,7 +708,7 @@ def test_policies_of_different_methods_are_not_joined_by_a_line():
     ]
     for index, name in enumerate(("PPO", "DPO", "RLOO")):
         assert f'<span class="ks-key ks-s{index}"><i></i>{name} ' in drawn
-    alone = str(history_view.charts(turns[:1] + turns[2:3], trained))
+    alone = str(iterations_view.charts(turns[:1] + turns[2:3], trained))
     assert "<i></i><em>" in alone  # one method needs no legend
 
 

@@ -584,10 +584,10 @@ def test_no_redirect_leaves_the_site(world, browser, person):
 
 
 def test_a_signed_out_researcher_comes_back_to_the_tab_and_run(world, browser, person):
-    wanted = "/research/?tab=training&run=run-1"
+    wanted = "/research/?tab=runs&run=run-1"
     asked = browser.get(wanted, headers={"Accept": "text/html"})
     assert asked.status_code == 401
-    assert 'name="next" value="/research/?tab=training&amp;run=run-1"' in asked.text
+    assert 'name="next" value="/research/?tab=runs&amp;run=run-1"' in asked.text
     form = {"token": link_token(world, person), "next": wanted}
     assert browser.post("/sign-in", data=form).headers["location"] == wanted
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from commands.studio import Studio
-from labeler.research.loop.tab import LoopTab
+from labeler.research.overview.tab import OverviewTab
 from labeler.research.tab import html_slot
 from pipeline.config import plugins
 from pipeline.config.sections import Config
@@ -80,7 +80,7 @@ def test_a_researcher_names_no_function_that_the_operator_has_not(
 
 
 def test_the_train_form_says_so_and_starts_nothing(loop: Loop, world: Database):
-    tab = laid_out(lambda: LoopTab(world, loop, html_slot()))  # type: ignore[arg-type]
+    tab = laid_out(lambda: OverviewTab(world, loop, html_slot()))  # type: ignore[arg-type]
     values = {str(c.elem_id): c.value for c in tab.form.components}
     values["setting-shaping-weights"] = SHELL
     updates = tab._train(*values.values())

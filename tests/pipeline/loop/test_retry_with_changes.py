@@ -166,7 +166,7 @@ def test_three_clicks_from_a_failed_run_to_another_attempt(loop: Loop, world: Da
             page.goto(f"{server.url}/research/")
             expect(page.locator("#loop-next")).to_contain_text("KL high: Raise kl_weight")
             expect(page.locator("#loop-next")).not_to_contain_text("resume")
-            page.get_by_role("tab", name="Training", exact=True).click()  # 1
+            page.get_by_role("link", name="Runs", exact=True).click()  # 1
             page.locator("#go-retry").click()  # 2
             weight = page.locator("#setting-ppo-kl_weight :is(input, textarea)")
             expect(weight).to_have_value("0.04")

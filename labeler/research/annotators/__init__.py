@@ -1,1 +1,0 @@
-"""The Annotators tab: accounts, agreement and reliability."""

@@ -1,0 +1,1 @@
+"""The Export section: the current judgments as a dataset."""

@@ -1,0 +1,1 @@
+"""The Marked passages section: what annotators marked, and why."""

@@ -1,1 +1,0 @@
-"""The History tab: every iteration, its models and judgments."""

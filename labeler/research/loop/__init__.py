@@ -1,1 +1,0 @@
-"""The Loop tab: the state of the iteration and the next step."""

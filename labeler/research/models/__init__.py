@@ -1,0 +1,1 @@
+"""The Models page: verdicts on policies, reward models, samples, and lineage."""

@@ -1,0 +1,1 @@
+"""The Lineage section: every iteration, its models and judgments."""

@@ -1,0 +1,51 @@
+"""The "Lineage" section: the tree of models, and the judgments that trained each of them."""
+
+from __future__ import annotations
+
+import gradio as gr
+
+from labeler.html import components
+from labeler.html.components import render
+from labeler.research.models.lineage import view as lineage_view
+from labeler.research.tab import Tab, Updates, heading_slot, html_slot, on
+from storage import lineage
+from storage.engine.database import Database
+from storage.errors import NotFound
+from storage.tables import models
+
+
+class LineageTab(Tab):
+    def __init__(self, db: Database) -> None:
+        self._db = db
+        heading_slot("Models", "each model is below its parent")
+        self.tree = html_slot(elem_id="tree")
+        heading_slot("Lineage", "from a model back to the judgments that trained it")
+        self.model = gr.Dropdown(
+            [], label="Model", show_label=False, container=False, elem_id="lineage-model"
+        )
+        self.lineage = html_slot(elem_id="lineage")
+        self.inputs = [self.model]
+        self.outputs = [self.tree, self.model, self.lineage]
+        on(self.model.input, self._lineage, self.inputs, [self.lineage], access="viewer")
+
+    def refresh(self, model: str | None) -> Updates:
+        """All models; the lineage of `model`, or of the newest policy."""
+        versions = models.listing(self._db)
+        ours = [m for m in reversed(versions) if m.role != "external"]
+        newest = next((m.id for m in ours if m.role == "policy"), ours[0].id if ours else None)
+        chosen = model if model in {m.id for m in versions} else newest
+        return {
+            self.tree: render(components.card(lineage_view.tree(versions))),
+            self.model: gr.Dropdown(
+                choices=[(f"{m.name} ({m.role})", m.id) for m in ours], value=chosen
+            ),
+            self.lineage: self._lineage(chosen),
+        }
+
+    def _lineage(self, model: str | None) -> str:
+        if model is None:
+            return render(components.empty("No models yet", "The first one is the SFT reference."))
+        try:
+            return render(components.preformatted(lineage.render(lineage.lineage(self._db, model))))
+        except NotFound as error:
+            return render(components.note("warn", "The lineage is unknown.", str(error)))

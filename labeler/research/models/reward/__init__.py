@@ -1,0 +1,1 @@
+"""The Reward model section: quality, learning curve and verdict."""

@@ -1,0 +1,1 @@
+"""The Samples section: the responses of each model."""

@@ -1,0 +1,1 @@
+"""The Verdicts section: gate verdicts, leaderboards and rulings."""

@@ -1,0 +1,1 @@
+"""The Overview page: the state of the iteration and the next step."""

@@ -1,0 +1,160 @@
+"""Iterations and their results as HTML. Pure functions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from labeler.html import components
+from labeler.html.components import Column, Markup
+from labeler.research.caveats import cautions
+from labeler.research.charts import Chart, Series, group
+from labeler.research.models.verdicts import view as verdicts_view
+from labeler.research.phases import STATUS_TONES, has_stopped, phase_title
+from labeler.research.reading import latest_run
+from storage.records import Iteration, ModelVersion, Run
+from storage.reports import Evaluation, RewardFigures, from_json
+from storage.tables.iterations import candidate_of
+from storage.tables.runs import methods_used
+
+TRAINING = ("reward", "policy")
+"""Stages whose duration the history shows."""
+
+_COLUMNS = (
+    Column("Iteration", "right", "Below: the method that trained the policy."),
+    Column("Phase"),
+    Column("Labels", "right", "Current judgments on the iteration's comparisons, and the number "
+           "wanted. Below: by the arm that chose the pair."),
+    Column("Accuracy", "right", "Accuracy of the reward model on held-out preferences."),
+    Column("Reward", "right", "Mean reward of the new policy on held-out prompts, by this "
+           "iteration's reward model. Iterations are not on the same scale."),
+    Column("KL", "right", "KL from SFT to the new policy, nats per response."),
+    Column("Wins, by reward model", "right", "Share of held-out prompts on which the reward model "
+           "prefers the new policy to SFT; ties count half. Below: the 95% interval."),
+    Column("Verdict", "left", "The promotion gate's verdict on the policy that the iteration compared "
+           "with SFT, by people's judgments, as last stored: after the reward stage, and when the next "
+           "iteration begins."),
+    Column("Length", "right", "Mean tokens per response of the new policy."),
+    Column("Time", "right", "From the first sample to the end of the evaluation, including labeling "
+           "and waiting. Below: successful training of reward model and policy."),
+)  # fmt: skip
+
+
+def table(
+    iterations: Sequence[Iteration],
+    labels: Mapping[int, Mapping[str, int]],
+    versions: Mapping[str, ModelVersion],
+    runs: Sequence[Run],
+    worked: Mapping[str, float],
+) -> Markup:
+    """A row for each iteration, the newest first.
+
+    `labels` has the number of labels by iteration and arm, `worked` the seconds that runs of
+    `TRAINING` stages took by run id.
+    """
+    if not iterations:
+        return components.empty("No iterations yet", "Each iteration will have a row here.")
+    methods = methods_used(runs)
+    newest_first = sorted(iterations, key=lambda i: -i.number)
+    known = {iteration.number: iteration for iteration in iterations}
+    rows = [
+        (
+            components.figure(components.number(each.number), methods.get(each.number, "")),
+            *_row(
+                each,
+                versions.get(each.reward_model or ""),
+                candidate_of(each, known.get(each.number - 1)),
+                labels.get(each.number, {}),
+                [run for run in runs if run.iteration == each.number],
+                worked,
+            ),
+        )
+        for each in newest_first
+    ]
+    return components.stack(
+        components.table(_COLUMNS, rows, caption="Iterations"),
+        cautions(newest_first, versions),
+        css="ks-history",
+    )
+
+
+def _row(
+    iteration: Iteration,
+    reward: ModelVersion | None,
+    candidate: str | None,
+    labels: Mapping[str, int],
+    runs: Sequence[Run],
+    worked: Mapping[str, float],
+) -> Sequence[Any]:
+    found = from_json(Evaluation, iteration.evaluation)
+    accuracy = from_json(RewardFigures, reward.summary).accuracy if reward else None
+    seconds = sum(worked.get(run.id, 0.0) for run in runs)
+    trained = f"training {components.duration(seconds)}" if seconds else ""
+    ended = iteration.finished_at
+    return (
+        _phase(iteration, latest_run(runs)),
+        _labels(labels, iteration.labels_wanted),
+        components.percent(accuracy, 1),
+        components.signed(found.policy.reward),
+        components.number(found.policy.kl),
+        _wins(found),
+        verdicts_view.verdict_of(iteration, candidate),
+        components.number(found.policy.length),
+        components.figure(
+            components.duration((ended - iteration.created_at).total_seconds() if ended else None),
+            trained,
+        ),
+    )
+
+
+def _labels(by_arm: Mapping[str, int], wanted: int) -> Markup:
+    arms = sorted(by_arm.items(), key=lambda arm: -arm[1])
+    shares = " · ".join(f"{arm} {count:,}" for arm, count in arms)
+    return components.figure(f"{sum(by_arm.values()):,} of {wanted:,}", shares)
+
+
+def _wins(found: Evaluation) -> Markup:
+    rate = found.win_rate_against_reference
+    sure = components.interval(rate.low, rate.high) if rate else ""
+    return components.figure(components.percent(found.win_rate_reward_model, 1), sure)
+
+
+def _phase(iteration: Iteration, run: Run | None) -> Markup:
+    name = phase_title(iteration.phase)
+    if iteration.phase == "done":
+        return components.badge(name, "good")
+    if iteration.phase != "labeling" and run is not None and has_stopped(run):
+        return components.badge(f"{name} {run.status}", STATUS_TONES[run.status])
+    return components.badge(name, "info", dot=True)
+
+
+def charts(iterations: Sequence[Iteration], runs: Sequence[Run]) -> Markup:
+    """Win rate, KL and length by iteration, one line per method; empty for a single iteration."""
+    finished = sorted((i for i in iterations if i.evaluation), key=lambda i: i.number)
+    if len(finished) < 2:
+        return Markup("")
+    found = [(i.number, from_json(Evaluation, i.evaluation)) for i in finished]
+    plans = (
+        ([(n, e.win_rate_reward_model) for n, e in found], "Wins, by the reward model",
+         "% of prompts", 100, "Share of held-out prompts on which it prefers the policy to SFT."),
+        ([(n, e.policy.kl) for n, e in found], "KL from SFT",
+         "nats per response", 1, "Mean over held-out prompts."),
+        ([(n, e.policy.length) for n, e in found], "Response length",
+         "tokens", 1, "Mean over held-out prompts."),
+    )  # fmt: skip
+    methods = methods_used(runs)
+    drawn = []
+    for values, title, y_title, factor, help in plans:
+        points = [(number, factor * value) for number, value in values if value is not None]
+        if len(points) >= 2:
+            drawn.append(Chart(title, _by_method(points, methods), help, y_title=y_title))
+    return group(drawn, x_title="iteration", columns=True) if drawn else Markup("")
+
+
+def _by_method(points: Sequence[tuple[int, float]], methods: Mapping[int, str]) -> Sequence[Series]:
+    """A series for each method, so that no line connects two methods."""
+    names = dict.fromkeys(methods.get(number, "PPO") for number, _ in points)
+    return [
+        Series(name, *zip(*(p for p in points if methods.get(p[0], "PPO") == name), strict=True))
+        for name in names
+    ]

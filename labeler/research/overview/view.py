@@ -1,0 +1,264 @@
+"""The state of the loop as HTML. Pure functions of `reading.State`."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from labeler.html import components
+from labeler.html.components import Markup, Tone
+from labeler.research.caveats import warnings
+from labeler.research.phases import (
+    PHASES,
+    SEE_LOG,
+    STAGE_LABELS,
+    STATUS_TONES,
+    has_stopped,
+    nothing_new,
+    opening,
+    reading_name,
+    stopping,
+)
+from labeler.research.reading import State
+from storage.analysis.agreement import Agreement
+from storage.records import Iteration, ModelVersion, Run
+from storage.reports import Evaluation, RewardFigures, Stopped, from_json
+
+
+def stepper(iteration: Iteration | None, run: Run | None) -> Markup:
+    """The phases of the iteration in a row: done, current or stopped, and next."""
+    current = iteration.phase if iteration else None
+    index = next((i for i, (phase, _) in enumerate(PHASES) if phase == current), -1)
+    items = []
+    for i, (phase, title) in enumerate(PHASES):
+        past = i < index or phase == current == "done"
+        state = "past" if past else "now" if i == index else "next"
+        mark = "✓" if past else str(i + 1)
+        here = Markup(' aria-current="step"') if state == "now" else ""
+        if state == "now" and run is not None and has_stopped(run) and phase != "labeling":
+            state, mark = f"stopped ks-{STATUS_TONES[run.status]}", "!"
+        items.append(
+            Markup('<li class="ks-{}" data-mark="{}"{}>{}</li>').format(state, mark, here, title)
+        )
+    return Markup('<ol class="ks-steps-row">{}</ol>').format(components.lines(items))
+
+
+def headline(state: State) -> Markup:
+    """Iteration, phases and the current run."""
+    if state.iteration is None:
+        heading = components.heading("Not started", "no iteration yet")
+        return components.card(heading, stepper(None, None))
+    title = f"Iteration {state.iteration.number}"
+    detail = Markup("started {}").format(components.moment(state.iteration.created_at))
+    # A reward stage that was left for labeling is shown in the history.
+    left = state.iteration.phase == "labeling" and has_stopped(state.run)
+    show = state.run is not None and state.run.status != "succeeded" and not left
+    return components.card(
+        components.heading(title, detail),
+        stepper(state.iteration, state.run),
+        _run_line(state.run, state.cancelling) if state.run and show else "",
+    )
+
+
+def _run_line(run: Run, cancelling: bool) -> Markup:
+    doing = stopping(run) if cancelling else run.message or run.status
+    bar = components.bar(run.progress, tone=STATUS_TONES[run.status], label=STAGE_LABELS[run.stage])
+    line = components.detail(f"{STAGE_LABELS[run.stage]}: {doing}")
+    return Markup('<div class="ks-run-line">{}{}</div>').format(bar, line)
+
+
+def glance(state: State, agreement: Agreement, *, now: datetime) -> Markup:
+    """Labels, policy, reward model and agreement as four figures."""
+    tiles = [
+        _labels_tile(state, now),
+        _policy_tile(state),
+        _reward_tile(state.reward_model),
+        _agreement_tile(agreement),
+    ]
+    return components.stack(components.tiles(tiles), warnings(state.judge))
+
+
+def _labels_tile(state: State, now: datetime) -> Markup:
+    share = state.labels / state.wanted if state.wanted else 0.0
+    detail = f"{state.labels_today:,} today"
+    if state.latest_label:
+        detail += f" · latest {components.ago(state.latest_label, now)}"
+    value = Markup("{} <small>of {}</small>").format(
+        components.number(state.labels), components.number(state.wanted)
+    )
+    return components.tile(
+        "Labels",
+        value,
+        detail,
+        help="Current judgments of this iteration, and how many it asks for. Training works with fewer. "
+        "The reward model also learns from the judgments of earlier iterations.",
+        extra=components.bar(share, tone="good" if share >= 1 else "info", label="labels"),
+    )
+
+
+def _policy_tile(state: State) -> Markup:
+    detail = "the frozen SFT reference"
+    if state.policy is None:
+        detail = "created when the loop starts"
+    elif state.policy.role == "policy":
+        done = state.evaluated
+        detail = _evaluated(from_json(Evaluation, done.evaluation)) if done else "not evaluated yet"
+    return components.tile(
+        "Current policy",
+        state.policy.name if state.policy else components.DASH,
+        detail,
+        help="The policy whose samples are labeled, or that is being evaluated. KL: its divergence "
+        "from the SFT reference. Wins: share of held-out prompts on which the reward model "
+        "prefers it to SFT, with its 95% interval.",
+    )
+
+
+def _evaluated(found: Evaluation) -> str:
+    rate = found.win_rate_against_reference
+    interval = components.interval(rate.low, rate.high) if rate else ""
+    wins = components.percent(found.win_rate_reward_model)
+    return (
+        f"KL {components.number(found.policy.kl)} nats · wins {wins}{interval and f' ({interval})'} against SFT, "
+        "by the reward model"
+    )
+
+
+def _reward_tile(model: ModelVersion | None) -> Markup:
+    if model is None:
+        return components.tile(
+            "Reward model", components.DASH, "will be trained on your first labels"
+        )
+    figures = from_json(RewardFigures, model.summary)
+    parts = [
+        model.name,
+        components.interval(figures.accuracy_low, figures.accuracy_high),
+        f"ECE {components.number(figures.ece, 2)}",
+    ]
+    if figures.held_out_preferences:
+        parts.append(components.plural(figures.held_out_preferences, "held-out preference"))
+    return components.tile(
+        "Reward model accuracy",
+        components.percent(figures.accuracy, 1),
+        " · ".join(part for part in parts if part),
+        help="Share of held-out preferences that the reward model ranks as the annotator did, with "
+        "its 95% interval. No prompt is in both training and held-out data. Chance is 50%. ECE: expected calibration error.",
+    )
+
+
+def _agreement_tile(agreement: Agreement) -> Markup:
+    if not agreement.items:
+        detail = "needs pairs that two people have judged"
+        return components.tile("Agreement", components.DASH, detail)
+    return components.tile(
+        "Agreement",
+        components.percent(agreement.percent, 1),
+        f"Krippendorff's α {components.number(agreement.alpha)} · "
+        f"{components.plural(agreement.items, 'pair')} judged by two or more",
+        help="How often two judgments of the same pair agree. Krippendorff's α corrects for chance: "
+        "1 is perfect agreement, 0 is chance agreement.",
+    )
+
+
+def form_title(stopped: Stopped | None) -> Markup:
+    """The heading of the form: training, or another attempt at a stopped stage."""
+    if stopped is None:
+        return components.heading(
+            "Train",
+            "trains a reward model on all judgments so far, then the policy, and evaluates it",
+        )
+    changes = ", ".join(f"{name}={value}" for name, value in stopped.suggestion.items())
+    return components.heading(
+        f"Retry with changes: {STAGE_LABELS[stopped.stage]}",
+        "starts the stage again, with the settings below"
+        + (f"; suggested: {changes}" if changes else ""),
+    )
+
+
+def next_step(state: State, reason: str | None, stopped: Stopped | None = None) -> Markup:
+    """The next step; `reason` says why training cannot start, or is None."""
+    tone, title, body = _what_stopped(stopped) if stopped else _next_step(state, reason)
+    training = state.iteration is not None and state.iteration.phase not in ("labeling", "done")
+    return components.stack(
+        components.note(tone, title, body), nothing_new(state.new_labels) if training else ""
+    )
+
+
+def _next_step(state: State, reason: str | None) -> tuple[Tone, str, str]:
+    current, run = state.iteration, state.run
+    if current is None:
+        if not state.prompts.get("train"):
+            return "info", "Import prompts.", "The Data page shows the command."
+        return "info", "The loop is about to start.", "It samples the first pairs automatically."
+    if current.phase == "labeling":
+        return _while_labeling(state, reason)
+    if run is not None and has_stopped(run):
+        title = f"{opening(run.stage)} {_ended(run.status)}."
+        return STATUS_TONES[run.status], title, run.reason or SEE_LOG
+    if current.phase == "done":
+        return "good", f"Iteration {current.number} is done.", "The next one starts automatically."
+    if run is not None and state.cancelling:
+        return (
+            "warn",
+            f"{stopping(run)}.",
+            "When it has stopped, this page says how to continue.",
+        )
+    return (
+        "info",
+        f"{opening(current.phase)} is running.",
+        f"{_meanwhile(state)} The Runs page shows its progress.",
+    )
+
+
+def _ended(status: str) -> str:
+    return "failed" if status == "failed" else "was cancelled"
+
+
+def _what_stopped(stopped: Stopped) -> tuple[Tone, str, str]:
+    ways = ["retry it below"]
+    if stopped.resumable:
+        ways.insert(0, "resume it from its last checkpoint")
+    if stopped.may_label:
+        ways.append("go back to labeling")
+    listed = ", ".join(ways[:-1]) + (" or " if len(ways) > 1 else "") + ways[-1]
+    why = stopped.reason or SEE_LOG
+    end = "" if why.endswith((".", "!", "?")) else "."
+    tried = f" {reading_name(stopped.flag)}: {stopped.remedy}" if stopped.remedy else ""
+    return (
+        STATUS_TONES[stopped.status],
+        f"{opening(stopped.stage)} {_ended(stopped.status)}: {listed}.",
+        f"{why}{end}{tried}",
+    )
+
+
+def _meanwhile(state: State) -> str:
+    """The pairs left to label while the loop trains, and the labels for the next training."""
+    labeling = (
+        f"Annotators continue: {components.plural(state.open_pairs, 'pair')} left to judge."
+        if state.open_pairs
+        else "No pairs are left to judge until new ones are sampled."
+    )
+    current, run = state.iteration, state.run
+    # Until the reward stage has started, no training has taken the labels yet.
+    starting = current and current.phase == "reward" and (run is None or run.stage != "reward")
+    if not state.waiting or starting:
+        return labeling
+    new = components.plural(state.waiting, "new label")
+    return f"{labeling} The next training uses {new}."
+
+
+def _while_labeling(state: State, reason: str | None) -> tuple[Tone, str, str]:
+    missing = state.wanted - state.labels
+    if reason:
+        wanted = components.plural(state.wanted, "label")
+        return (
+            "info",
+            f"Label pairs. {reason}",
+            f"The iteration asks for {wanted}; you can train with fewer. Annotators find pairs at /label.",
+        )
+    if missing <= 0:
+        return "good", "All labels are in. Press Train.", "Training uses all judgments so far."
+    title = f"{components.plural(missing, 'more label')} to go."
+    return (
+        "info",
+        title,
+        "Annotators find pairs at /label. You can also train on the labels so far.",
+    )

@@ -1,1 +1,0 @@
-"""The Policies tab: gate verdicts, leaderboard and rulings."""

@@ -1,1 +1,0 @@
-"""The Reward model tab: quality, learning curve and verdict."""

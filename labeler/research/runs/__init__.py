@@ -1,0 +1,1 @@
+"""The Runs page: the metrics, events and log of a run."""

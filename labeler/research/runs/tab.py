@@ -1,0 +1,207 @@
+"""The "Runs" page: one run, live."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping
+from datetime import datetime
+from functools import partial
+
+import gradio as gr
+
+from labeler.html import components
+from labeler.html.components import render
+from labeler.ports import Loop
+from labeler.research.charts import CHARTS_JS, group
+from labeler.research.phases import STAGE_LABELS, nothing_new
+from labeler.research.reading import latest_run
+from labeler.research.runs import view as runs_view
+from labeler.research.runs.eta import Eta
+from labeler.research.tab import Tab, Updates, attempt, html_slot, on
+from labeler.research.top import headline
+from storage.engine.database import Database
+from storage.errors import NotFound
+from storage.records import Run, now
+from storage.tables import prompts, run_settings, runs, snapshots
+
+LATEST = "latest"
+"""The choice that follows the newest run."""
+
+NO_RUN = components.empty(
+    "No run yet",
+    "The loop's runs appear here: first sampling, then the reward model, the policy and the evaluation.",
+)
+
+
+class RunsTab(Tab):
+    """`retry` opens the Overview page, where a stopped stage is retried with other settings."""
+
+    every = 2
+
+    def __init__(self, db: Database, loop: Loop, top: gr.HTML) -> None:
+        self._db = db
+        self._loop = loop
+        self._top = top
+        self._eta = Eta()
+        self._lay_out()
+        self.inputs = [self.choice, self.seen]
+        self.outputs = [
+            top, self.seen, self.choice, self.cancel, self.resume, self.retry, self.card,
+            self.flags, self.charts, self.others, self.samples, self.settings, self.log,
+        ]  # fmt: skip
+        for button, act, done in (
+            (self.cancel, loop.cancel, ""),  # the card says how the run stops
+            (self.resume, loop.resume, "Resumed from the last checkpoint."),
+        ):
+            press = partial(self._press, act, done)
+            on(button.click, press, self.inputs, [self.answer, *self.outputs])
+        on(self.choice.input, self.refresh, self.inputs, self.outputs, access="viewer")
+        self.choice.change(None, [self.choice], js="run => window.kitestringRun(run)")
+        self.loaded = [self.choice]
+
+    def _lay_out(self) -> None:
+        self.seen = gr.State({})
+        with gr.Row(elem_classes="ks-buttons"):
+            self.choice = gr.Dropdown(
+                [("Latest run", LATEST)],
+                value=LATEST,
+                label="Run",
+                show_label=False,
+                container=False,
+                elem_id="run",
+                min_width=260,
+                scale=1,
+            )
+            self.cancel = gr.Button("Cancel", variant="stop", visible=False, elem_id="cancel")
+            self.resume = gr.Button("Resume", variant="primary", visible=False, elem_id="resume")
+            self.retry = gr.Button("Retry with changes …", visible=False, elem_id="go-retry")
+        self.answer = html_slot(elem_id="run-answer")
+        self.card = html_slot(elem_id="run-card")
+        self.flags = html_slot(elem_id="run-flags")
+        self.charts = html_slot(elem_id="run-charts", js_on_load=CHARTS_JS)
+        with gr.Accordion("Settings", open=False):
+            self.settings = html_slot(elem_id="run-settings")
+        with gr.Accordion("Log", open=False):
+            self.log = html_slot(elem_id="run-log", autoscroll=True)
+        with gr.Accordion("All other metrics", open=False):
+            self.others = html_slot(js_on_load=CHARTS_JS)
+        self.samples = html_slot(elem_id="run-samples")
+
+    def open_at(self, query: Mapping[str, str]) -> Updates:
+        """The run that the address names; the newest one without a name, or if there is no such run."""
+        listed = runs.listing(self._db)
+        chosen = query.get("run")
+        known = chosen in {run.id for run in listed}
+        choices = _choices(listed, now())
+        return {self.choice: gr.Dropdown(choices=choices, value=chosen if known else LATEST)}
+
+    def refresh(self, choice: str, seen: dict[str, Hashable]) -> Updates:
+        """The run `choice`, without the parts that the browser already has according to `seen`."""
+        listed = runs.listing(self._db)
+        run = _chosen(listed, choice)
+        if run is None:
+            return {self.card: render(NO_RUN), self.seen: {}}
+        moment = now()
+        stopped = self._loop.stopped_stage()
+        awaited = stopped if stopped and stopped.run == run.id else None
+        cancelling = runs.cancelling(self._db, run)
+        left = self._eta.seconds_left(run, now=moment)
+        changed = run_settings.changed(listed, run)
+        updates: Updates = {
+            self._top: headline(self._db),
+            self.cancel: gr.Button(
+                "Cancelling …" if cancelling else "Cancel",
+                visible=run.status == "running",
+                interactive=not cancelling,
+            ),
+            # Only the run that the loop waits for can be resumed.
+            self.resume: gr.Button(visible=awaited is not None and awaited.resumable),
+            self.retry: gr.Button(visible=awaited is not None),
+            self.card: render(
+                runs_view.card(
+                    run, now=moment, seconds_left=left, cancelling=cancelling, changed=changed
+                )
+            ),
+        }
+        log = self._log(run)
+        # Charts are the largest part and change only with new events.
+        now_seen: dict[str, Hashable] = {
+            "runs": tuple((r.id, r.status) for r in listed),
+            "events": (run.id, run.attempt, run.ingested_seq, run.status),
+            "log": hash(log),
+            "settings": (run.id, run.attempt),
+        }
+        if now_seen["runs"] != seen.get("runs"):
+            updates[self.choice] = gr.Dropdown(choices=_choices(listed, moment))
+        if now_seen["events"] != seen.get("events"):
+            updates |= self._events(run)
+        if now_seen["settings"] != seen.get("settings"):
+            updates[self.settings] = render(
+                runs_view.run_settings(run, run_settings.run_before(listed, run), changed)
+            )
+        if now_seen["log"] != seen.get("log"):
+            updates[self.log] = render(components.preformatted(log, empty_text="The log is empty."))
+        updates[self.seen] = now_seen
+        return updates
+
+    def _events(self, run: Run) -> Updates:
+        known, kind = self._loop.metric_help(), runs.kind(run)
+        found = runs_view.series_by_name(runs.metrics(self._db, run.id))
+        main, rest, others = runs_view.charts(kind, found, known)
+        unit = runs_view.unit(kind)
+        notes = runs.notes(self._db, run.id)
+        red = [n for n in notes if n.kind in ("flag", "warning")]
+        samples = [n for n in notes if n.kind == "sample"]
+        asked = prompts.get_many(self._db, [str(n.payload.get("prompt")) for n in samples])
+        again = nothing_new(
+            snapshots.new_in(self._db, run.iteration) if run.stage == "reward" else None
+        )
+        return {
+            self.charts: render(
+                components.stack(
+                    group(main, x_title=unit, tools=True),
+                    group(rest, x_title=unit, columns=True, tools=True),
+                    runs_view.results(kind, found, known),
+                )
+            ),
+            self.others: render(group(others, x_title=unit, columns=True, tools=True)),
+            self.flags: render(components.stack(again, runs_view.flags(red, unit=unit))),
+            self.samples: render(runs_view.samples(samples, asked, unit=unit)),
+        }
+
+    def _log(self, run: Run) -> str:
+        try:
+            return self._loop.log(run.id, tail=200)
+        except (OSError, ValueError, NotFound) as error:
+            return f"(The log cannot be read: {error})"
+
+    def _press(
+        self, act: Callable[[str], None], done: str, choice: str, seen: dict[str, Hashable]
+    ) -> Updates:
+        def press() -> str:
+            run = _chosen(runs.listing(self._db), choice)
+            if run is None:
+                raise ValueError("There is no run yet.")
+            act(run.id)
+            return done
+
+        return {self.answer: attempt(press).html} | self.refresh(choice, seen)
+
+
+def _chosen(listed: list[Run], choice: str) -> Run | None:
+    by_id = {run.id: run for run in listed}
+    return by_id.get(choice) or latest_run(listed)
+
+
+def _choices(listed: list[Run], moment: datetime) -> list[tuple[str, str]]:
+    return [("Latest run", LATEST), *((_label(run, moment), run.id) for run in reversed(listed))]
+
+
+def _label(run: Run, moment: datetime) -> str:
+    """``Policy · iteration 2 · 14:05``; with the date of an earlier day, and if it failed."""
+    today = run.created_at.date() == moment.date()
+    parts = [
+        STAGE_LABELS[run.stage],
+        f"iteration {run.iteration}",
+        run.created_at.strftime("%H:%M" if today else "%b %d, %H:%M"),
+    ]
+    return " · ".join(parts if run.status == "succeeded" else [*parts, run.status])

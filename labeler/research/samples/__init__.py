@@ -1,1 +1,0 @@
-"""The Samples tab: the responses of each model."""

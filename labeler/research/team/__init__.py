@@ -1,0 +1,1 @@
+"""The Team page: people, how they judge, and what they are asked."""

@@ -1,0 +1,1 @@
+"""The Guidelines section: what annotators should prefer."""

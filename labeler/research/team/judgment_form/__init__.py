@@ -1,0 +1,1 @@
+"""The Judgment form section: what annotators are asked about a pair."""

@@ -1,0 +1,1 @@
+"""The People section: accounts, agreement and reliability."""

@@ -1,1 +1,0 @@
-"""The Training tab: a run's metrics, events and log."""
