@@ -6,11 +6,13 @@ import signal
 import sys
 
 from commands import (
+    adjudicate,
     data,
     flags,
     gold,
     judgments,
     loop,
+    prompts,
     reward,
     serve,
     simulate,
@@ -22,8 +24,9 @@ from commands.app import app
 from storage.errors import NotFound, explain
 
 MODULES = (
-    serve, loop, data, gold, judgments, flags, webhooks, reward, studies, simulate, sycophancy,
-)  # fmt: skip
+    *(serve, loop, data, prompts, gold, judgments, adjudicate, flags, webhooks, reward, studies),
+    *(simulate, sycophancy),
+)
 app.registered_commands.sort(
     key=lambda command: [module.__name__ for module in MODULES].index(command.callback.__module__)
 )

@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 from storage import lineage, worker_files
 from storage.arguments import check_arguments
-from storage.browsing.commands import judgment_commands
+from storage.browsing.commands import data_commands
 from storage.engine import backup
 from storage.engine.database import Database
 from storage.exporting import exports
@@ -68,7 +68,7 @@ class Commands:
             "flags.list": self._flags,
             "flags.answer": self._answer_flag,
             "flags.clear": self._clear_flag,
-            **judgment_commands(db),
+            **data_commands(db),
             "gold.list": lambda: [_gold_pair(each) for each in gold.listing(db)],
             "gold.make": self._make_gold,
             "gold.retire": partial(self._set_gold, active=False),

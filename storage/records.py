@@ -85,6 +85,8 @@ MAX_ANSWER_LENGTH = 5_000
 """Characters of an answer to a flag."""
 MAX_REASON_LENGTH = 2_000
 """Characters of a researcher's reason."""
+MAX_CATEGORY = 100
+"""Characters of a category that a researcher gives to a prompt."""
 MAX_TAGS = 20
 """Reason tags of one response."""
 MAX_TAG_LENGTH = 60
@@ -137,6 +139,15 @@ def check_reason(reason: str) -> None:
         raise ValueError(
             f"a reason has at most {MAX_REASON_LENGTH:,} characters and no NUL; this one has "
             f"{len(reason):,}"
+        )
+
+
+def check_category(category: str) -> None:
+    """Raise ``ValueError`` for a category that is no short line of text."""
+    if category != category.strip() or not category.isprintable() or len(category) > MAX_CATEGORY:
+        raise ValueError(
+            f"the category {category[:80]!r} must be one line of at most {MAX_CATEGORY} characters "
+            "without spaces around it"
         )
 
 
@@ -531,6 +542,58 @@ class Exclusion:
         if self.excluded and not self.reason.strip():
             raise ValueError("to exclude a judgment, give a reason; it stays in the history")
         check_reason(self.reason)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdjudicationRequest:
+    """A researcher sent this comparison to adjudication; `researcher` is as in `Exclusion`."""
+
+    id: str
+    comparison: str
+    researcher: str = ""
+    created_at: datetime = field(default_factory=now)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Adjudication:
+    """An adjudicator's ruling on a comparison, given without sight of the votes.
+
+    It is stored beside the judgments and is none: no figure uses it and no model learns from it.
+    `shown_swapped` is True if `first` was on the right (B).  `adjudicator` is "" for the operator of
+    the command line.  The newest ruling of a comparison counts.
+    """
+
+    id: str
+    comparison: str
+    adjudicator: str
+    outcome: Outcome
+    shown_swapped: bool
+    reason: str
+    created_at: datetime = field(default_factory=now)
+
+    def __post_init__(self) -> None:
+        check_choice("outcome", self.outcome, Outcome)
+        if not self.reason.strip():
+            raise ValueError("a ruling needs a reason; it stays in the history")
+        check_reason(self.reason)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PromptEdit:
+    """What a researcher has changed about a prompt; the latest record of a prompt counts.
+
+    A `retired` prompt is not sampled, and its pairs are not leased.  `category` is None if it is the
+    one that the prompt was stored with.
+    """
+
+    prompt: str
+    retired: bool = False
+    category: str | None = None
+    researcher: str = ""
+    created_at: datetime = field(default_factory=now)
+
+    def __post_init__(self) -> None:
+        check_category(self.category or "")
 
 
 @dataclass(frozen=True, kw_only=True)

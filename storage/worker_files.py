@@ -307,7 +307,7 @@ def evaluated(db: Database, iteration: int) -> list[EvaluatedCompletion]:
         }
         for row in _rows(outputs / "scores.parquet")
     }
-    asked = {p.id: p for p in prompts.listing(db, role="held-out")}
+    asked = {p.id: p for p in prompts.listing(db, role="held-out", retired=True)}
     return [
         EvaluatedCompletion(
             prompt=row["prompt"],

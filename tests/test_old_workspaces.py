@@ -318,7 +318,9 @@ def test_an_old_workspace_exports_what_it_exported(
         "turn",
     ):  # came later
         text = text.replace(f'"{later}": null, ', "")
-    text = text.replace('"excluded": false, "exclusion_reason": null, ', "")
+    text = text.replace(
+        '"ruling": null, "ruling_reason": null, "excluded": false, "exclusion_reason": null, ', ""
+    )
     for later in ("reasons", "safety", "marks"):
         text = text.replace(f'"{later}": {{"a": null, "b": null}}, ', "")
     text = re.sub(r'"edit": "", "flags": \[.*?\], (?="milliseconds")', "", text)

@@ -1,4 +1,4 @@
-"""The commands on judgments: list, show, exclude and restore.  Arguments and results are JSON."""
+"""The commands on judgments, adjudication and prompts.  Arguments and results are JSON."""
 
 from __future__ import annotations
 
@@ -8,14 +8,33 @@ from typing import Any
 
 from storage.browsing.judgments import PAGE, Filter, Listing, browse
 from storage.browsing.pair import PairInFull, pair_in_full, pair_of
+from storage.browsing.prompts import (
+    AddedRole,
+    PromptFilter,
+    PromptListing,
+    add_prompt,
+    browse_prompts,
+    edit_prompt,
+)
 from storage.engine.database import Database
 from storage.errors import NotFound
-from storage.labeling import exclusions
-from storage.records import Arm, Exclusion, Outcome
+from storage.labeling import adjudication, exclusions
+from storage.records import (
+    AdjudicationRequest,
+    Arm,
+    Exclusion,
+    Outcome,
+    Prompt,
+    PromptEdit,
+    PromptRole,
+    ScreenOutcome,
+    new_id,
+)
+from storage.reports import to_json
 from storage.tables import annotators
 
 
-def judgment_commands(db: Database) -> dict[str, Callable[..., Any]]:
+def data_commands(db: Database) -> dict[str, Callable[..., Any]]:
     """The commands by name."""
 
     def listing(
@@ -52,6 +71,8 @@ def judgment_commands(db: Database) -> dict[str, Callable[..., Any]]:
         return _stored(exclusions.restore(db, id, reason=reason))
 
     return {
+        **_adjudication_commands(db),
+        **_prompt_commands(db),
         "judgments.list": listing,
         "judgments.show": show,
         "judgments.exclude": exclude,
@@ -67,5 +88,63 @@ def _id_of(db: Database, name: str) -> str:
     return found.id
 
 
-def _stored(made: Exclusion) -> dict[str, Any]:
+def _stored(made: Exclusion | AdjudicationRequest | Prompt | PromptEdit) -> dict[str, Any]:
     return dataclasses.asdict(made) | {"created_at": made.created_at.isoformat()}
+
+
+def _adjudication_commands(db: Database) -> dict[str, Callable[..., Any]]:
+    """`name` is that of the adjudicator's account; "" is the operator."""
+
+    def listing(name: str = "") -> dict[str, Any]:
+        who = _adjudicator(db, name)
+        return {
+            "waiting": [to_json(each) for each in adjudication.waiting(db, who)],
+            "total": adjudication.count_waiting(db, who),
+            "rulings": [to_json(each) for each in adjudication.rulings(db)],
+        }
+
+    def show(id: str, name: str = "") -> adjudication.WaitingPair:
+        return adjudication.waiting_pair(db, id, _adjudicator(db, name))
+
+    def send(id: str) -> dict[str, Any]:
+        return _stored(adjudication.send(db, id))
+
+    def rule(
+        id: str, outcome: ScreenOutcome, reason: str, name: str = ""
+    ) -> adjudication.GivenRuling:
+        who = _adjudicator(db, name)
+        return adjudication.rule(
+            db, id=new_id("r"), comparison=id, outcome=outcome, reason=reason, adjudicator=who
+        )
+
+    return {
+        "adjudicate.list": listing,
+        "adjudicate.show": show,
+        "adjudicate.send": send,
+        "adjudicate.rule": rule,
+    }
+
+
+def _prompt_commands(db: Database) -> dict[str, Callable[..., Any]]:
+    def listing(
+        role: PromptRole | None = None,
+        category: str | None = None,
+        retired: bool | None = None,
+        text: str = "",
+        before: str | None = None,
+        limit: int = PAGE,
+    ) -> PromptListing:
+        wanted = PromptFilter(role=role, category=category, retired=retired, text=text)
+        return browse_prompts(db, wanted, before=before, limit=limit)
+
+    def add(text: str, role: AddedRole | None = None, category: str = "") -> dict[str, Any]:
+        return _stored(add_prompt(db, text, role=role, category=category))
+
+    def edit(id: str, retired: bool | None = None, category: str | None = None) -> dict[str, Any]:
+        return _stored(edit_prompt(db, id, retired=retired, category=category))
+
+    return {"prompts.list": listing, "prompts.add": add, "prompts.edit": edit}
+
+
+def _adjudicator(db: Database, name: str) -> str:
+    return _id_of(db, name) if name else ""

@@ -11,7 +11,8 @@ from typing import Any
 from storage.browsing.predicted import predicted
 from storage.engine.database import Database
 from storage.errors import NotFound
-from storage.labeling import flag_answers
+from storage.labeling import adjudication, flag_answers
+from storage.labeling.adjudication import GivenRuling
 from storage.labeling.flag_answers import ListedFlag
 from storage.records import AnnotatorKind, Arm, Mark, Message, Outcome, PromptRole, as_messages
 
@@ -110,6 +111,8 @@ class PairInFull:
     created_at: datetime
     judgments: Sequence[GivenJudgment]
     flags: Sequence[ListedFlag]
+    rulings: Sequence[GivenRuling]
+    """Of adjudicators, the newest first."""
     predicted: Predicted | None
 
 
@@ -122,12 +125,14 @@ def pair_in_full(db: Database, comparison: str) -> PairInFull:
         judged = db.read(_JUDGMENTS, comparison=comparison)
         expected = db.read(_PREDICTED.format(predicted=predicted(db)), comparison=comparison)
         flags = flag_answers.flags(db, all=True, comparison=comparison)
+        ruled = adjudication.rulings(db, comparison)
     messages = as_messages(json.loads(rows[0].pop("messages")))
     return PairInFull(
         **rows[0],
         messages=messages,
         judgments=[_given(row) for row in judged],
         flags=flags,
+        rulings=ruled,
         predicted=next(
             (Predicted(reward_model=e["reward_model"], expected=e["expected"]) for e in expected),
             None,

@@ -102,6 +102,17 @@ def _add_items(tables: TableAccess, comparisons: Sequence[Entry]) -> None:
     items.add(tables.connection, [entry["id"] for entry in comparisons])
 
 
+_EDITED = """
+    UPDATE prompts SET category = e.category FROM prompt_edits AS e
+    WHERE e.prompt = prompts.id AND e.category IS NOT NULL
+      AND e.prompt IN (SELECT unnest($prompts::VARCHAR[]))
+"""
+
+
+def _set_categories(tables: TableAccess, edits: Sequence[Entry]) -> None:
+    tables.rows(_EDITED, {"prompts": [entry["prompt"] for entry in edits]})
+
+
 def _renamed(field: str) -> Callable[[Entry], Entry]:
     """Earlier versions called the stage and phase `policy` "ppo"."""
 
@@ -118,6 +129,14 @@ _ANY_SCORE = frozenset({"created_at", "reward_model", "first", "first_score", "s
 _PROGRESS = frozenset({"progress", "message", "ingested_seq"})
 _ALL = (
     Kind("prompt", records.Prompt, "prompts", ignored=_TIME | {"role", "category", "source"}),
+    Kind(
+        "prompt_edit",
+        records.PromptEdit,
+        "prompt_edits",
+        "prompt",
+        immutable=False,
+        stored=_set_categories,
+    ),
     Kind("completion", records.Completion, "completions", ignored=_TIME),
     Kind(
         "comparison",
@@ -133,6 +152,13 @@ _ALL = (
     Kind("flag", records.Flag, "flags", ignored=_ACT, ordered=True),
     Kind("flag_answer", records.FlagAnswer, "flag_answers", immutable=False),
     Kind("exclusion", records.Exclusion, "exclusions", "judgment", immutable=False),
+    Kind(
+        "adjudication_request",
+        records.AdjudicationRequest,
+        "adjudication_requests",
+        ignored=_TIME,
+    ),
+    Kind("adjudication", records.Adjudication, "adjudications", ignored=_TIME),
     Kind("follow_up", records.FollowUp, "follow_ups", ignored=_TIME),
     Kind(
         "snapshot",

@@ -245,6 +245,37 @@ def m016_notifications(connection: Connection) -> None:
     connection.execute(_NOTIFICATIONS)
 
 
+_ADJUDICATION = """
+CREATE TABLE adjudication_requests (
+    id VARCHAR PRIMARY KEY, comparison VARCHAR NOT NULL, researcher VARCHAR,
+    created_at TIMESTAMPTZ);
+CREATE TABLE adjudications (
+    id VARCHAR PRIMARY KEY, comparison VARCHAR NOT NULL, adjudicator VARCHAR NOT NULL,
+    outcome VARCHAR NOT NULL, shown_swapped BOOLEAN NOT NULL, reason VARCHAR,
+    created_at TIMESTAMPTZ);
+CREATE VIEW rulings AS
+    SELECT comparison, arg_max(outcome, (created_at, id)) AS outcome,
+           arg_max(reason, (created_at, id)) AS reason, max(created_at) AS created_at
+    FROM adjudications GROUP BY comparison;
+"""
+_PROMPT_EDITS = """
+CREATE TABLE prompt_edits (
+    prompt VARCHAR PRIMARY KEY, retired BOOLEAN NOT NULL, category VARCHAR, researcher VARCHAR,
+    created_at TIMESTAMPTZ);
+CREATE VIEW retired_prompts AS SELECT prompt FROM prompt_edits WHERE retired;
+"""
+
+
+def m017_adjudication(connection: Connection) -> None:
+    """Rulings of adjudicators, and the newest of each comparison; pairs that were sent to them."""
+    connection.execute(_ADJUDICATION)
+
+
+def m018_prompt_edits(connection: Connection) -> None:
+    """Prompts that researchers retired, and categories that they changed."""
+    connection.execute(_PROMPT_EDITS)
+
+
 _ORDER = """
     SELECT id, row_number() OVER (ORDER BY created_at, id) AS seq FROM (
         SELECT id, created_at FROM judgments UNION ALL
@@ -269,6 +300,8 @@ MIGRATIONS: tuple[Migration, ...] = (
     m014_follow_ups,
     m015_exclusions,
     m016_notifications,
+    m017_adjudication,
+    m018_prompt_edits,
 )
 
 # `journal_bytes`: the length of the journal that is applied, written in each group's transaction.

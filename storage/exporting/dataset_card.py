@@ -71,6 +71,8 @@ _COLUMNS = {
     "milliseconds": "time from the display of the pair to the answer",
     "shown_swapped": "whether the response stored first was shown on the right",
     "status": "current, revised (by a later judgment) or withdrawn",
+    "ruling": "the newest ruling of an adjudicator on the pair: a, b, tie or both_bad",
+    "ruling_reason": "the reason of the ruling",
     "excluded": "whether a researcher excluded it from training and figures",
     "exclusion_reason": "why it was excluded",
     "replaces": "the judgment that this one revises",

@@ -58,7 +58,7 @@ _JUDGED = """
            CASE WHEN w.id IS NOT NULL THEN 'withdrawn'
                 WHEN later.id IS NOT NULL THEN 'revised' ELSE 'current' END AS status,
            x.excluded IS TRUE AS excluded, CASE WHEN x.excluded THEN x.reason END AS exclusion_reason,
-           c.iteration, c.arm, c.item, c.conversation, c.turn, k.answer AS expected,
+           r.outcome AS ruling, r.reason AS ruling_reason, c.iteration, c.arm, c.item, c.conversation, c.turn, k.answer AS expected,
            k.explanation,
            CASE WHEN $key IS NULL OR k.judgment IS NULL THEN k.judgment
                 ELSE 'j-' || left(sha256($key || k.judgment), 16) END AS repeats
@@ -74,6 +74,7 @@ _JUDGED = """
     LEFT JOIN judgments AS later ON later.replaces = j.id
     LEFT JOIN withdrawals AS w ON w.replaces = j.id
     LEFT JOIN exclusions AS x ON x.judgment = j.id
+    LEFT JOIN rulings AS r ON r.comparison = j.comparison
     WHERE $history OR (later.id IS NULL AND w.id IS NULL)
     ORDER BY 1, 2
 """

@@ -94,6 +94,9 @@ class ExportedJudgment:
     excluded: bool
     """Whether a researcher excluded it."""
     exclusion_reason: str | None
+    ruling: Outcome | None
+    """The newest ruling of an adjudicator on the pair."""
+    ruling_reason: str | None
     iteration: int
     arm: str
     item: str | None
@@ -179,6 +182,8 @@ _RAW = pa.schema(
         ("guidelines", pa.string()),
         ("shown_swapped", pa.bool_()),
         ("status", pa.string()),
+        ("ruling", pa.string()),
+        ("ruling_reason", pa.string()),
         ("excluded", pa.bool_()),
         ("exclusion_reason", pa.string()),
         ("replaces", pa.string()),
@@ -277,6 +282,7 @@ def _raw_rows(judged: ExportedJudgment) -> list[DatasetRow]:
         "model_b": right[1],
         "outcome": on_screen(judged.outcome),
         "expected": on_screen(judged.expected) if judged.expected else None,
+        "ruling": on_screen(judged.ruling) if judged.ruling else None,
         "criteria": {
             name: on_screen(judged.criteria[name]) if name in judged.criteria else None
             for name in CRITERIA

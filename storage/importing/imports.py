@@ -84,7 +84,7 @@ _JUDGMENT_COLUMNS = (
     *("reasons", "safety", "marks", "edit", "explanation"),
     *("conversation", "turn"),
     # In raw exports; an import ignores them.
-    *("status", "iteration", "flags"),
+    *("status", "iteration", "flags", "ruling", "ruling_reason"),
 )
 
 

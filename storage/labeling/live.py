@@ -66,6 +66,7 @@ _LEFT = """
 _SUGGESTED = """
     SELECT id, messages::VARCHAR AS messages FROM prompts
     WHERE role = 'train' AND json_array_length(messages) = 1
+      AND id NOT IN (FROM retired_prompts)
     ORDER BY hash(id || $seed) LIMIT $n
 """
 

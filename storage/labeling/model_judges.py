@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from storage.engine.database import Database
 from storage.engine.transaction import Transaction
-from storage.labeling.queue_cache import QUEUED, QueueCache
+from storage.labeling.queue_cache import IN_USE, QueueCache
 from storage.records import Annotator, Judgment, OpenPair, digest
 from storage.sides import shown_swapped
 from storage.tables import annotators
@@ -20,7 +20,7 @@ _OPEN = f"""
     JOIN prompts AS p ON p.id = c.prompt
     JOIN completions AS f ON f.id = c.first
     JOIN completions AS s ON s.id = c.second
-    WHERE {QUEUED}
+    WHERE {IN_USE}
       AND c.id NOT IN (SELECT comparison FROM open_flags)
       AND c.id NOT IN (SELECT comparison FROM judgments WHERE annotator = $annotator)
     ORDER BY c.position, c.id

@@ -19,7 +19,7 @@ from storage.engine.transaction import Transaction
 from storage.errors import NotLeased
 from storage.labeling.check_queue import mixed
 from storage.labeling.check_schedule import due
-from storage.labeling.queue_cache import QUEUED, SERVED, QueueCache, QueueItem, grant
+from storage.labeling.queue_cache import IN_USE, QUEUED, SERVED, QueueCache, QueueItem, grant
 from storage.labeling.text_cache import TextCache, Texts
 from storage.records import LEASE_LIFETIME, CheckKind, Comparison, Prompt
 from storage.sides import shown_swapped
@@ -217,7 +217,7 @@ def midnight(moment: datetime, offset: int = 0) -> datetime:
 # The view current_judgments would read a million judgments, and only those of the queue are needed:
 # a judgment is always revised on the same comparison.
 _UNFINISHED = f"""
-    queued AS (SELECT c.id, c.wanted FROM comparisons AS c WHERE {QUEUED}),
+    queued AS (SELECT c.id, c.wanted FROM comparisons AS c WHERE {IN_USE}),
     given AS (
         SELECT j.id, j.comparison, j.annotator, j.replaces
         FROM judgments AS j SEMI JOIN queued AS q ON q.id = j.comparison),

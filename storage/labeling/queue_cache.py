@@ -27,6 +27,7 @@ from storage.records import (
     FollowUp,
     Iteration,
     Judgment,
+    PromptEdit,
     Skip,
     Withdrawal,
 )
@@ -38,7 +39,10 @@ SERVED = "SELECT max(number) AS number FROM iterations WHERE phase <> 'sampling'
 first."""
 QUEUED = f"((c.iteration = ({SERVED}) AND c.arm NOT IN ('imported', 'live')) OR c.arm = 'written')"
 """Whether the comparison `c` is in the queue: it is of that iteration, or a written pair."""
-_QUEUED = f"SELECT c.id FROM comparisons AS c WHERE {QUEUED}"
+IN_USE = f"({QUEUED} AND c.prompt NOT IN (FROM retired_prompts))"
+"""Whether, in addition, its prompt is not retired: only such pairs are leased."""
+_QUEUED = f"SELECT c.id FROM comparisons AS c WHERE {IN_USE}"
+_RETIRED = "FROM retired_prompts"
 # Gold pairs have one comparison for all annotators; a re-ask belongs to one, who answers it once.
 _OPEN_CHECKS = """
     SELECT comparison AS id FROM checks
@@ -161,6 +165,7 @@ class QueueCache:
         self._loaded = False
         self._items: dict[str, QueueItem] = {}
         self._models: set[str] = set()
+        self._retired: set[str] = set()
         # Prompts with follow-ups, and the judgments that their annotators see beside them.
         self._followed: set[str] = set()
         self.followed_up: set[str] = set()
@@ -179,6 +184,7 @@ class QueueCache:
             return
         self.forget()
         self._models |= {row["id"] for row in reader.rows(_MODELS)}
+        self._retired = {row["prompt"] for row in reader.rows(_RETIRED)}
         for row in reader.rows(_FOLLOW_UPS):
             self._followed.add(row["prompt"])
             self.followed_up.update(row["learned"])
@@ -294,7 +300,7 @@ class QueueCache:
         """Apply a record that has just been stored."""
         if self._maybe_used is not None and isinstance(record, Act | Withdrawal):
             self._maybe_used.add(hash(record.id))
-        if isinstance(record, Iteration):
+        if isinstance(record, Iteration | PromptEdit):
             self._loaded = False
         elif isinstance(record, FollowUp):
             self._followed.add(record.prompt)
@@ -363,8 +369,12 @@ class QueueCache:
         self._leased_until[annotator] = max(self._leased_until.get(annotator, expires), expires)
 
     def _serves(self, comparison: Comparison) -> bool:
-        """`QUEUED` in Python; checks, which are served outside the queue's order, are included."""
-        if comparison.arm == WRITTEN or comparison.arm in CHECKS:
+        """`IN_USE` in Python; checks, which are served outside the queue's order, are included."""
+        if comparison.arm in CHECKS:
+            return True
+        if comparison.prompt in self._retired:
+            return False
+        if comparison.arm == WRITTEN:
             return True
         return comparison.iteration == self.iteration and comparison.arm not in ("imported", LIVE)
 

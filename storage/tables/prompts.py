@@ -9,9 +9,14 @@ from storage.engine.database import Database
 from storage.records import Prompt, PromptRole
 
 _LISTING = """
-    SELECT * FROM prompts WHERE $role IS NULL OR role = $role ORDER BY created_at, id
+    SELECT * FROM prompts
+    WHERE ($role IS NULL OR role = $role) AND ($retired OR id NOT IN (FROM retired_prompts))
+    ORDER BY created_at, id
 """
-_COUNTS = "SELECT role, count(*) AS prompts FROM prompts GROUP BY role ORDER BY role"
+_COUNTS = """
+    SELECT role, count(*) AS prompts FROM prompts WHERE id NOT IN (FROM retired_prompts)
+    GROUP BY role ORDER BY role
+"""
 
 
 def add(db: Database, prompts: Sequence[Prompt]) -> int:
@@ -24,11 +29,11 @@ def get_many(db: Database, prompts: Sequence[str]) -> dict[str, Prompt]:
     return lookup.by_keys(db, Prompt, prompts)
 
 
-def listing(db: Database, role: PromptRole | None = None) -> list[Prompt]:
-    """All prompts, or those of one role, oldest first."""
-    return lookup.select(db, Prompt, _LISTING, role=role)
+def listing(db: Database, role: PromptRole | None = None, *, retired: bool = False) -> list[Prompt]:
+    """Prompts in use, all or those of one role, oldest first; with `retired`, retired ones too."""
+    return lookup.select(db, Prompt, _LISTING, role=role, retired=retired)
 
 
 def counts(db: Database) -> dict[str, int]:
-    """The number of prompts by role."""
+    """The number of prompts in use by role."""
     return {row["role"]: row["prompts"] for row in db.read(_COUNTS)}

@@ -388,14 +388,30 @@ def test_items_of_an_older_workspace_and_of_a_rebuilt_one_are_found(tmp_path: Pa
         noted = db.read(rows)
         assert [row["twin"] for row in noted] == [True, True]
         db.write(lambda tx: tx.execute("DROP TABLE items"))
-        for later in ("predictions", "gate_overrides", "flag_answers", "follow_ups", "exclusions"):
+        for later in (
+            "predictions",
+            "gate_overrides",
+            "flag_answers",
+            "follow_ups",
+            "exclusions",
+            "adjudication_requests",
+            "adjudications",
+            "prompt_edits",
+            *("events", "webhooks", "deliveries"),
+        ):
             db.write(lambda tx, later=later: tx.execute(f"DROP TABLE {later}"))
         for acts in ("judgments", "skips", "flags"):
             db.write(lambda tx, acts=acts: tx.execute(f"ALTER TABLE {acts} DROP COLUMN seq"))
         for later in ("guidelines", "reasons", "safety", "edit", "marks"):
             sql = f"ALTER TABLE judgments DROP COLUMN {later}"
             db.write(lambda tx, sql=sql: tx.execute(sql))
-        for later in ("TABLE checks", "VIEW standing_judgments", "VIEW current_judgments"):
+        for later in (
+            "VIEW rulings",
+            "VIEW retired_prompts",
+            "TABLE checks",
+            "VIEW standing_judgments",
+            "VIEW current_judgments",
+        ):
             db.write(lambda tx, later=later: tx.execute(f"DROP {later}"))
         db.write(lambda tx: tx.execute(FIRST_VIEW))
         for column in ("conversation", "turn"):

@@ -20,11 +20,14 @@ from storage.errors import NotFound, StorageDamaged, WorkspaceLocked
 from storage.gate_records import Prediction
 from storage.labeling import exclusions, flag_answers, judgments, queue
 from storage.records import (
+    Adjudication,
+    AdjudicationRequest,
     Check,
     FollowUp,
     Mark,
     Metric,
     ModelVersion,
+    PromptEdit,
     Run,
     RunNote,
     Snapshot,
@@ -89,6 +92,12 @@ def live_through_everything(db: Database) -> None:
     seen = {"comparison": "c1-0", "first": 0.7, "first_score": 1.0, "second_score": 0.2}
     db.write(lambda tx: tx.store(Prediction(reward_model="rm", **seen)))
     exclusions.exclude(db, "bob-0", reason="guessed")
+    request = AdjudicationRequest(id="ar", comparison="c1-0")
+    ruling = Adjudication(
+        id="ad", comparison="c1-0", adjudicator="", outcome="tie", shown_swapped=True, reason="🪁"
+    )
+    edit = PromptEdit(prompt="p", retired=True, category="x")
+    db.write(lambda tx: tx.store(request, ruling, edit))
     db.write(lambda tx: tx.store(Check(comparison="c1-5", kind="gold", answer="first")))
     answer = FollowUp(
         id="u", iteration=1, prompt="p", policy="m", text="🪁", learned=("again",), tokens=1,

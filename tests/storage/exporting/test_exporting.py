@@ -226,7 +226,7 @@ def test_raw_has_one_row_a_judgment_as_it_was_on_the_screen(db: Database, tmp_pa
             },
         ], "milliseconds": 1234, "guidelines": "f" * 16, "shown_swapped": True,
         "status": "current", "replaces": None, "withdrawn_at": None,
-        "excluded": False, "exclusion_reason": None,
+        "ruling": None, "ruling_reason": None, "excluded": False, "exclusion_reason": None,
         "created_at": "2026-05-01T12:00:00+00:00",
     }  # fmt: skip
     assert rows["j5"]["flags"] == rows["j0"]["flags"]
