@@ -14,8 +14,10 @@ import typer
 
 from commands.app import DEFAULT, ConfigFiles, Model, Sets, Workspace, app, log_progress
 from commands.studio import PRIVATE_WEBHOOKS, Remote, Studio, connect
+from labeler.security import oidc_settings
 from labeler.security.addresses import Addresses
 from labeler.security.listening import address, is_exposed, listen, public_address
+from labeler.security.oidc_settings import OidcSettings
 from pipeline.loop.workspace_config import prepare
 from storage.engine.database import Database
 from storage.engine.watch import Watch
@@ -67,6 +69,10 @@ def serve(
             envvar=PRIVATE_WEBHOOKS,
         ),
     ] = False,
+    sign_in: Annotated[
+        Path | None,
+        typer.Option(help="Sign-in by OpenID Connect (TOML); WORKSPACE/sign-in.toml by default."),
+    ] = None,
     config: ConfigFiles = [],  # noqa: B006
     sets: Sets = [],  # noqa: B006
 ) -> None:
@@ -75,6 +81,7 @@ def serve(
         if not file.exists():
             raise ValueError(f"there is no file {file}")
     public_url = public_address(public_url)
+    oidc = sign_in_settings(sign_in, workspace)
     listener = listen(host, port)  # first, so that a failure does not leave a new workspace
     try:
         settings = prepare(workspace, model, config, sets)
@@ -89,9 +96,17 @@ def serve(
                 import_at_startup(studio, kind, file)
         if prompts_file is None:
             studio.fill_demo(settings)
-        run_server(studio, listener, host=host, public_url=public_url)
+        run_server(studio, listener, host=host, public_url=public_url, oidc=oidc)
     finally:
         studio.close()
+
+
+def sign_in_settings(file: Path | None, workspace: Path) -> OidcSettings | None:
+    """The settings of the OpenID provider; None if there is no file."""
+    if file is not None and not file.exists():
+        raise ValueError(f"there is no file {file}")
+    file = file or workspace / oidc_settings.FILE
+    return oidc_settings.read(file) if file.exists() else None
 
 
 def import_at_startup(studio: Studio, kind: str, file: Path) -> None:
@@ -108,18 +123,28 @@ def import_at_startup(studio: Studio, kind: str, file: Path) -> None:
 
 
 def run_server(
-    studio: Studio, listener: socket.socket, *, host: str, public_url: str | None
+    studio: Studio,
+    listener: socket.socket,
+    *,
+    host: str,
+    public_url: str | None,
+    oidc: OidcSettings | None = None,
 ) -> None:
     """Serve until interrupted, while a timer thread advances the loop."""
     # uvicorn and Gradio take seconds to import; only this command needs them.
     from labeler.serving import private_cache  # noqa: PLC0415
 
     with private_cache(studio.db.workspace):
-        _run_server(studio, listener, host=host, public_url=public_url)
+        _run_server(studio, listener, host=host, public_url=public_url, oidc=oidc)
 
 
 def _run_server(
-    studio: Studio, listener: socket.socket, *, host: str, public_url: str | None
+    studio: Studio,
+    listener: socket.socket,
+    *,
+    host: str,
+    public_url: str | None,
+    oidc: OidcSettings | None,
 ) -> None:
     gc.disable()
     from labeler.app import create_app  # noqa: PLC0415
@@ -137,6 +162,7 @@ def _run_server(
         admin_token=token,
         addresses=Addresses.of(host=host, public_url=public_url),
         accounts_required=is_exposed(host, public_url),
+        oidc=oidc,
     )
     studio.commands.address = public_url or local
     studio.commands.serving = True

@@ -28,6 +28,9 @@ from labeler.security.accounts import (
 )
 from labeler.security.addresses import Addresses
 from labeler.security.auth import Auth
+from labeler.security.oidc import Provider
+from labeler.security.oidc_routes import oidc_routes
+from labeler.security.oidc_settings import OidcSettings
 from labeler.uploads import upload_routes
 from storage.engine.database import Database
 from storage.errors import StorageDamaged, StorageUnavailable, explain
@@ -47,14 +50,20 @@ def create_app(
     admin_token: str,
     addresses: Addresses = Addresses(),
     accounts_required: bool,
+    oidc: OidcSettings | None = None,
 ) -> FastAPI:
     """The whole application over an open workspace.
 
     `admin(command, arguments)` runs commands of the command line, which sends `admin_token`.
-    Without `generation` there are no live conversations. ``app.state.sign_in_url(annotator)`` is
+    With `oidc`, people can also sign in with an OpenID provider. Without `generation` there are no live conversations. ``app.state.sign_in_url(annotator)`` is
     `Auth.sign_in_url`. Close `db` only after the server has stopped.
     """
-    auth = Auth(db, accounts_required=accounts_required, public_url=addresses.public_url)
+    auth = Auth(
+        db,
+        accounts_required=accounts_required,
+        public_url=addresses.public_url,
+        provider=oidc.name if oidc else None,
+    )
     app = FastAPI(
         title="Kitestring", openapi_url=None, docs_url=None, redoc_url=None, lifespan=_lifespan
     )
@@ -63,6 +72,8 @@ def create_app(
     explain_errors(app)
     app.include_router(_home_routes(db))
     app.include_router(account_routes(auth))
+    if oidc:
+        app.include_router(oidc_routes(auth, Provider(oidc)))
     app.include_router(label_routes(db, generation))
     app.include_router(worker_routes())
     app.include_router(download_routes(db))

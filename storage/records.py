@@ -628,6 +628,18 @@ class Token:
 
 
 @dataclass(frozen=True, kw_only=True)
+class LinkedIdentity:
+    """An account at an OpenID provider that opens the account `annotator`; `id` is a hash of
+    `issuer` and `subject`."""
+
+    id: str
+    annotator: str
+    issuer: str
+    subject: str
+    created_at: datetime = field(default_factory=now)
+
+
+@dataclass(frozen=True, kw_only=True)
 class ModelVersion:
     """A model with its lineage.  `path` is relative to the workspace, a hub id or an outside
     path."""

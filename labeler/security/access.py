@@ -95,6 +95,7 @@ def rules(research_pages: Iterable[str] = ()) -> list[Rule]:
         _rule("public", reading, r"/|/healthz|/favicon\.ico|/static/[\w.-]+"),
         _rule("public", "GET HEAD POST", r"/sign-in|/invite"),
         _rule("public", "POST", r"/sign-out"),
+        _rule("public", "GET", r"/sign-in/oidc(/callback)?"),
         _rule("admin", "POST", r"/admin/api/call"),
         _rule("annotator", reading, r"/label/?", "page"),
         _rule("annotator", reading, rf"/label/({_PAGE}|{_PAGE_API})"),

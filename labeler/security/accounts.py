@@ -49,6 +49,7 @@ _CONTINUE = """<p>[[You will be signed in as {who} in this browser.]]</p>
 <button autofocus>[[Continue as {name}]]</button>
 </form>"""
 _PASSWORD = """{problem}
+{other}
 <form method="post" action="/sign-in">
 <input type="hidden" name="next" value="{next}">
 <label for="name">[[Name]]</label>
@@ -58,6 +59,10 @@ _PASSWORD = """{problem}
 <button>[[Sign in]]</button>
 </form>
 <p class="hint">{hint}</p>"""
+_PROVIDER = """<p><a class="button" href="/sign-in/oidc?{query}">[[Continue with {provider}]]</a></p>
+<p class="hint">[[Or use a name and a password:]]</p>"""
+_INVITE_PROVIDER = """<p class="hint">[[Or, without a password here:]]</p>
+<p><a class="button quiet" href="/sign-in/oidc?{query}">[[Continue with {provider}]]</a></p>"""
 _INVITE = """{problem}
 <p>[[Choose a password for {who}: at least {shortest} characters. A few words work well.]]</p>
 <form method="post" action="/invite">
@@ -68,7 +73,8 @@ _INVITE = """{problem}
 <label for="again">[[Repeat the password]]</label>
 <input id="again" name="again" type="password" autocomplete="new-password" required>
 <button>[[Set password and sign in]]</button>
-</form>"""
+</form>
+{other}"""
 _CHANGE = """{problem}
 <p>[[Choose a new password for {who}: at least {shortest} characters. Other browsers and scripts that use this account must sign in again.]]</p>
 <form method="post" action="/label/password">
@@ -170,6 +176,7 @@ def sign_in_page(
         _PASSWORD,
         language,
         problem=_PROBLEM.format(problem) if problem else "",
+        other=_provider(_PROVIDER, auth, language, next=landing),
         next=landing,
         name=name,
         # Who mistyped a password types it again.
@@ -178,6 +185,13 @@ def sign_in_page(
         hint=fill(hint, language, command=_COMMAND),
     )
     return _page("Sign in", body, language, address=f"/sign-in?{urlencode({'next': landing})}")
+
+
+def _provider(template: str, auth: Auth, language: str, **query: str) -> Markup:
+    """The link to the OpenID provider, if the studio has one."""
+    if auth.provider is None:
+        return Markup("")
+    return fill(template, language, provider=auth.provider, query=urlencode(query))
 
 
 def missing_page(language: str) -> str:
@@ -265,7 +279,7 @@ def _sign_in_routes(routes: APIRouter, auth: Auth) -> None:
             if isinstance(error, SignInRefused):
                 return HTMLResponse(again, 401)
             return HTMLResponse(again, 429, headers={"Retry-After": str(ceil(error.seconds))})
-        return _signed_in(auth, request, found, landing=next)
+        return signed_in(auth, request, found, landing=next)
 
     @routes.post("/sign-out")
     def sign_out(request: Request) -> Response:
@@ -301,7 +315,7 @@ def _invite_routes(routes: APIRouter, auth: Auth) -> None:
             found = auth.set_password(token, password)
         except (SignInRefused, Busy, ValueError) as error:
             return _invite_page(auth, token, spoken, problem=_in_words(error, spoken))
-        return _signed_in(auth, request, found, landing="/")
+        return signed_in(auth, request, found, landing="/")
 
 
 def _password_routes(routes: APIRouter, auth: Auth) -> None:
@@ -332,7 +346,7 @@ def _password_routes(routes: APIRouter, auth: Auth) -> None:
                 again_page.headers["Retry-After"] = str(ceil(error.seconds))
             return again_page
         landing = "/label/" if "annotator" in GRANTS[changed.role] else "/"
-        return _signed_in(auth, request, changed, landing=landing)
+        return signed_in(auth, request, changed, landing=landing)
 
 
 def _change_page(
@@ -389,6 +403,7 @@ def _invite_page(auth: Auth, token: str, language: str, problem: str | None = No
         shortest=MIN_PASSWORD_LENGTH,
         longest=MAX_PASSWORD_LENGTH,
         token=token,
+        other=_provider(_INVITE_PROVIDER, auth, language, invite=token),
     )
     address = f"/invite?{urlencode({'token': token})}"
     shown = _page("Welcome to Kitestring", body, language, address=address)
@@ -408,7 +423,7 @@ def _own_page(landing: str) -> str:
     return landing if re.fullmatch(r"/label/|/research/(\?[\w=&-]{1,200})?", landing) else "/"
 
 
-def _signed_in(auth: Auth, request: Request, who: Annotator, *, landing: str) -> Response:
+def signed_in(auth: Auth, request: Request, who: Annotator, *, landing: str) -> Response:
     response = RedirectResponse(_own_page(landing), 303)
     secure = auth.secure or request.url.scheme == "https"
     response.set_cookie(

@@ -72,13 +72,22 @@ class Identity:
 
 
 class Auth:
-    """Finds the user to whom a secret belongs. Thread-safe."""
+    """Finds the user to whom a secret belongs. Thread-safe.
+
+    `provider` is the name of the OpenID provider on the sign-in page.
+    """
 
     def __init__(
-        self, db: Database, *, accounts_required: bool, public_url: str | None = None
+        self,
+        db: Database,
+        *,
+        accounts_required: bool,
+        public_url: str | None = None,
+        provider: str | None = None,
     ) -> None:
         self.db = db
         self.accounts_required = accounts_required
+        self.provider = provider
         self.public_url = public_url.rstrip("/") if public_url else None
         self.secure = (public_url or "").startswith("https:")
         self.lockout = Lockout()

@@ -171,6 +171,13 @@ _ALL = (
     ),
     Kind("annotator", records.Annotator, "annotators", immutable=False, accounts=True),
     Kind("token", records.Token, "tokens", "hash", immutable=False, accounts=True),
+    Kind(
+        "linked_identity",
+        records.LinkedIdentity,
+        "linked_identities",
+        ignored=_TIME,
+        accounts=True,
+    ),
     Kind("model", records.ModelVersion, "models", immutable=False),
     Kind(
         "iteration",

@@ -276,6 +276,18 @@ def m018_prompt_edits(connection: Connection) -> None:
     connection.execute(_PROMPT_EDITS)
 
 
+_LINKED_IDENTITIES = """
+CREATE TABLE linked_identities (
+    id VARCHAR PRIMARY KEY, annotator VARCHAR NOT NULL, issuer VARCHAR NOT NULL,
+    subject VARCHAR NOT NULL, created_at TIMESTAMPTZ);
+"""
+
+
+def m019_linked_identities(connection: Connection) -> None:
+    """Accounts at OpenID providers that open accounts here."""
+    connection.execute(_LINKED_IDENTITIES)
+
+
 _ORDER = """
     SELECT id, row_number() OVER (ORDER BY created_at, id) AS seq FROM (
         SELECT id, created_at FROM judgments UNION ALL
@@ -302,6 +314,7 @@ MIGRATIONS: tuple[Migration, ...] = (
     m016_notifications,
     m017_adjudication,
     m018_prompt_edits,
+    m019_linked_identities,
 )
 
 # `journal_bytes`: the length of the journal that is applied, written in each group's transaction.

@@ -14,7 +14,7 @@ from types import ModuleType
 
 from labeler.annotate import live, marks, page, routes, session
 from labeler.html.markdown import NOTICES
-from labeler.security import access, accounts, auth, passwords
+from labeler.security import access, accounts, auth, oidc, oidc_people, passwords
 from pipeline.serving import client
 from storage.labeling import live as stored_live
 
@@ -36,6 +36,8 @@ _SENTENCES: dict[ModuleType, tuple[str, ...]] = {
         "INVITE_ENDED", "TOO_MANY_FAILURES", "WRONG_SIGN_IN", "BUSY_ADDRESS", "WRONG_PASSWORD",
         "ACCOUNT_CHANGED",
     ),
+    oidc: ("PROVIDER_DOWN", "STARTED_ELSEWHERE", "NOT_COMPLETED"),
+    oidc_people: ("NO_ACCOUNT", "NOT_ALLOWED", "DISABLED", "BELONGS_ELSEWHERE"),
     passwords: ("WRONG_LENGTH", "MANY_SIGN_INS"),
 }  # fmt: skip
 _LITERAL = {"A", "B", "A−", "A+", "·", "?", "Kitestring", "ID"}
