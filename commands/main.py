@@ -7,6 +7,7 @@ import sys
 
 from commands import (
     adjudicate,
+    audit,
     data,
     flags,
     gold,
@@ -25,7 +26,7 @@ from storage.errors import NotFound, explain
 
 MODULES = (
     *(serve, loop, data, prompts, gold, judgments, adjudicate, flags, webhooks, reward, studies),
-    *(simulate, sycophancy),
+    *(simulate, sycophancy, audit),
 )
 app.registered_commands.sort(
     key=lambda command: [module.__name__ for module in MODULES].index(command.callback.__module__)

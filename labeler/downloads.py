@@ -18,6 +18,7 @@ from starlette.background import BackgroundTask
 from storage.engine.database import Database
 from storage.exporting import exports
 from storage.exporting.formats import Format, Ties
+from storage.tables import audit
 
 NAMES = "Only researchers can download names. Leave out names=true."
 
@@ -42,6 +43,32 @@ def download_routes(db: Database) -> APIRouter:
         try:
             out = str(folder / name)
             exports.export(db, format=format, ties=ties, out=out, names=names, csv_safe=csv_safe)
+        except BaseException:
+            shutil.rmtree(folder)
+            raise
+        return FileResponse(
+            folder / name,
+            filename=name,
+            background=BackgroundTask(shutil.rmtree, folder),
+        )
+
+    @routes.get("/audit")
+    def audit_log(
+        actor: str | None = None,
+        action: str | None = None,
+        since: str | None = None,
+        until: str | None = None,
+        search: str | None = None,
+        file: Literal["jsonl", "csv"] = "csv",
+    ) -> FileResponse:
+        found = audit.listing(
+            db, actor=actor, action=action, search=search, limit=None,
+            since=audit.moment(since), until=audit.moment(until),
+        )  # fmt: skip
+        folder = Path(tempfile.mkdtemp(prefix="kitestring-audit-"))
+        name = f"kitestring-audit.{file}"
+        try:
+            audit.write_file([each.row() for each in found], folder / name)
         except BaseException:
             shutil.rmtree(folder)
             raise

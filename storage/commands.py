@@ -16,19 +16,20 @@ from typing import Any, Literal
 
 from storage import lineage, worker_files
 from storage.arguments import check_arguments
+from storage.audit_records import Actor, acting
 from storage.browsing.commands import data_commands
 from storage.engine import backup
 from storage.engine.database import Database
 from storage.exporting import exports
 from storage.importing import imports
-from storage.importing.apart import import_apart
+from storage.importing.apart import import_apart, note_import
 from storage.importing.hub_files import local_file
 from storage.importing.long_rows import LengthCheck, TooLong
 from storage.importing.sources.registry import Origin
 from storage.labeling import flag_answers, gold, judgments, model_judges
 from storage.records import Annotator, AnnotatorKind, AnnotatorRole, Run, new_id
 from storage.reports import to_json
-from storage.tables import annotators, iterations, models, run_settings, runs, tokens
+from storage.tables import annotators, audit, iterations, models, run_settings, runs, tokens
 
 _IMPORTERS: dict[str, Callable[..., imports.ImportReport]] = {
     "prompts": imports.import_prompts,
@@ -73,6 +74,8 @@ class Commands:
             "gold.make": self._make_gold,
             "gold.retire": partial(self._set_gold, active=False),
             "gold.restore": partial(self._set_gold, active=True),
+            "audit.list": self._audit,
+            "audit.write": self._write_audit,
             "judge.open": self._judge_open,
             "judge.save": partial(model_judges.save, db),
             "users.add": self._add_user,
@@ -95,7 +98,8 @@ class Commands:
             raise ValueError(f"there is no command {name!r}; known: {', '.join(self._table)}")
         command = self._table[name]
         check_arguments(name, command, arguments)
-        result = command(**arguments)
+        with acting(Actor("", "command line")):
+            result = command(**arguments)
         return to_json(result) if dataclasses.is_dataclass(result) else result
 
     def _lineage(self, policy: str) -> dict[str, Any]:
@@ -103,7 +107,9 @@ class Commands:
         return {"lineage": to_json(found), "text": lineage.render(found)}
 
     def _backup(self, target: str) -> dict[str, str]:
-        return {"backup": str(backup.backup(self._db, Path(target)))}
+        made = backup.backup(self._db, Path(target))
+        audit.note(self._db, "backup", made.name)
+        return {"backup": str(made)}
 
     def _disable(self, name: str) -> dict[str, Any]:
         return self._set_disabled(name, disabled=True)
@@ -135,7 +141,10 @@ class Commands:
         with local_file(file) as path:
             if self.serving:
                 return import_apart(importer, self._db, path, **options)
-            return importer(self._db, path, **options)
+            report = importer(self._db, path, **options)
+            if not options.get("dry_run"):
+                note_import(self._db, importer, path, report)
+            return report
 
     def _iteration(self, number: int) -> dict[str, Any]:
         """The stored iteration, the figures of its reward model, and the seconds that the worker of
@@ -186,6 +195,32 @@ class Commands:
 
     def _clear_flag(self, id: str) -> dict[str, Any]:
         return _as_json(judgments.clear_flag(self._db, id=new_id(), flag=id, researcher=""))
+
+    def _audit(
+        self,
+        actor: str | None = None,
+        action: str | None = None,
+        since: str | None = None,
+        until: str | None = None,
+        search: str | None = None,
+        limit: int | None = 50,
+    ) -> list[dict[str, Any]]:
+        """Entries of the audit log, the newest first; `since` and `until` are times in ISO 8601."""
+        found = audit.listing(
+            self._db,
+            actor=actor,
+            action=action,
+            since=audit.moment(since),
+            until=audit.moment(until),
+            search=search,
+            limit=limit,
+        )
+        return [each.row() for each in found]
+
+    def _write_audit(self, out: str, **filters: Any) -> dict[str, Any]:
+        check_arguments("audit.write", self._audit, filters)
+        rows = self._audit(**{"limit": None} | filters)
+        return {"out": out, "entries": audit.write_file(rows, Path(out))}
 
     def _make_gold(self, count: int) -> dict[str, int]:
         return {"made": gold.make(self._db, count), "candidates": gold.candidates(self._db)}

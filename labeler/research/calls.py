@@ -9,6 +9,7 @@ from typing import Any
 import gradio as gr
 
 from labeler.security.access import GRANTS, Access
+from storage.audit_records import Actor, acting
 from storage.records import AnnotatorRole
 
 _MAX_LOGGED = 200
@@ -50,7 +51,8 @@ class Page(gr.Blocks):
 
     async def process_api(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
         try:
-            return await super().process_api(*args, **kwargs)
+            with acting(_actor(kwargs.get("request"))):
+                return await super().process_api(*args, **kwargs)
         except Exception as error:
             _report(error)
             if isinstance(error, gr.Error):
@@ -58,6 +60,14 @@ class Page(gr.Blocks):
                 raise
             # Gradio prints the traceback of every other class of errors.
             raise gr.Error(str(error), print_exception=False) from error
+
+
+def _actor(request: Any) -> Actor | None:
+    """The person who called a function; Gradio calls it outside of the request's own task."""
+    if not isinstance(request, gr.Request) or request.request is None:
+        return None
+    identity = getattr(request.request.state, "identity", None)
+    return identity and identity.actor
 
 
 def _report(error: Exception) -> None:

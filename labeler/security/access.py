@@ -30,6 +30,7 @@ from labeler.security.auth import Auth, Identity
 from labeler.security.filedata import BadCall, NotAllowed, checked_call
 from labeler.security.headers import GRADIO_POLICY, STRICT_POLICY, WORKER_POLICY, Hardening
 from labeler.security.streams import Streams
+from storage.audit_records import acting
 from storage.records import AnnotatorRole
 
 Access = Literal["public", "signed-in", "annotator", "adjudicator", "viewer", "researcher", "admin"]
@@ -167,13 +168,20 @@ class AccessMiddleware:
             await send({"type": "websocket.close", "code": 1008})
             return
         headers = Headers(scope=scope)
-        passed = self._malformed(headers, scope["path"])
+        passed, identity = self._malformed(headers, scope["path"]), None
         if passed is None:
             identity = self.auth.recall(headers)
             if identity is None and ("cookie" in headers or "authorization" in headers):
                 identity = await run_in_threadpool(self.auth.identify, headers)
             passed = self._rule_or_refusal(scope, headers, identity)
             scope.setdefault("state", {})["identity"] = identity
+        # The audit log notes what the routes change for this person.
+        with acting(identity.actor if identity else None):
+            await self._answer(passed, scope, receive, send)
+
+    async def _answer(
+        self, passed: Rule | Response, scope: Scope, receive: Receive, send: Send
+    ) -> None:
         if isinstance(passed, Response):
             await passed(scope, receive, self.hardening.wrap(send))
             return

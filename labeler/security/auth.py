@@ -22,14 +22,16 @@ from labeler.security.passwords import (
     Allowance,
     Busy,
     Lockout,
+    Refusals,
     check_password,
     hash_password,
     needs_rehash,
     rehash_password,
 )
+from storage.audit_records import Actor, acting
 from storage.engine.database import Database
 from storage.records import Annotator, digest
-from storage.tables import annotators, tokens
+from storage.tables import annotators, audit, tokens
 from storage.tables.tokens import TokenKind, hash_secret
 
 SESSION_LIFETIME = timedelta(days=30)
@@ -70,6 +72,11 @@ class Identity:
     annotator: Annotator
     bearer: bool
 
+    @property
+    def actor(self) -> Actor:
+        """The user in the audit log."""
+        return Actor(self.annotator.id, "token" if self.bearer else "browser")
+
 
 class Auth:
     """Finds the user to whom a secret belongs. Thread-safe.
@@ -92,6 +99,7 @@ class Auth:
         self.secure = (public_url or "").startswith("https:")
         self.lockout = Lockout()
         self.allowance = Allowance()
+        self.refusals = Refusals()
         # Browsers share cookies between the ports of a host, so each workspace needs its own name.
         own = f"kitestring-{digest(str(db.workspace.resolve()))[:8]}"
         # With the prefix `__Host-`, other hosts of the domain and pages without TLS cannot set it.
@@ -206,7 +214,8 @@ class Auth:
 
     def start_session(self, annotator: Annotator) -> str:
         """Start a session and return the value of its cookie."""
-        return tokens.issue(self.db, annotator.id, "session", lifetime=SESSION_LIFETIME)
+        with acting(Actor(annotator.id, "browser")):
+            return tokens.issue(self.db, annotator.id, "session", lifetime=SESSION_LIFETIME)
 
     def end_session(self, secret: str) -> None:
         """Sign out: invalidate the cookie and all copies of it."""
@@ -236,9 +245,17 @@ class Auth:
             self.lockout.forgive(counted)
             raise
         if found is None or found.disabled or not right:
+            self._note_refusal(found, address)
             raise WrongPassword(WRONG_SIGN_IN)
         self.lockout.succeeded(counted)
         return self._with_current_hash(found, password)
+
+    def _note_refusal(self, found: Annotator | None, address: str) -> None:
+        """Note a refused sign-in in the audit log; names that no account has are not stored,
+        because people type passwords there by mistake."""
+        account = found.id if found else ""
+        if attempts := self.refusals.count(account):
+            audit.refused_sign_in(self.db, account, address=address, attempts=attempts)
 
     def _with_current_hash(self, person: Annotator, password: str) -> Annotator:
         """Hash the password again if the stored hash is an old one."""
@@ -290,9 +307,11 @@ class Auth:
         """Use an invite to set a password. All older sessions and tokens of the account end."""
         # The invite is checked before hashing, so that anonymous clients cannot keep the machine
         # busy, and again when it is used, because the account may have been disabled meanwhile.
-        if self.invited(invite) is None:
+        if (owner := self.invited(invite)) is None:
             raise SignInRefused(INVITE_ENDED)
-        changed = annotators.accept_invite(self.db, invite, password_hash=hash_password(password))
+        hashed = hash_password(password)
+        with acting(Actor(owner.id, "browser")):
+            changed = annotators.accept_invite(self.db, invite, password_hash=hashed)
         if changed is None:
             raise SignInRefused(INVITE_ENDED)
         self.accounts_changed()

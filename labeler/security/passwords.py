@@ -179,6 +179,38 @@ def _digest(name: str) -> bytes:
     return hashlib.sha256(name.encode("utf-8", "surrogatepass")).digest()
 
 
+class Refusals:
+    """Limits the audit log's entries on refused sign-ins: one for each account in `PAUSE` seconds, and
+    `AT_ONCE` for all of them in an hour, so that strangers cannot fill the disk.
+
+    Kept in memory. `clock` returns seconds.
+    """
+
+    PAUSE = 600.0
+    AT_ONCE = 100
+    HOUR = 3600.0
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._last: dict[str, float] = {}
+        self._waiting: dict[str, int] = {}
+        self._lock = threading.Lock()
+
+    def count(self, account: str) -> int:
+        """Count a refused sign-in.  Returns how many to note now; 0 to note them later.
+
+        `account` is the id of an account, or "" for all unknown names: so the ids are few.
+        """
+        with self._lock:
+            moment = self._clock()
+            self._waiting[account] = self._waiting.get(account, 0) + 1
+            recent = sum(moment - last < self.HOUR for last in self._last.values())
+            if moment - self._last.get(account, -self.PAUSE) < self.PAUSE or recent >= self.AT_ONCE:
+                return 0
+            self._last[account] = moment
+            return self._waiting.pop(account)
+
+
 class Allowance:
     """Limits wrong passwords per address: `AT_ONCE` attempts, then one per `EVERY` seconds.
 

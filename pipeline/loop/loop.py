@@ -34,7 +34,7 @@ from storage.gate_report import GateReport, ModelBoard, Standing
 from storage.labeling import follow_ups
 from storage.records import Iteration, ModelVersion, Phase, Run, Stage, now
 from storage.reports import Blocked, LoopState, SettingView, Stopped
-from storage.tables import iterations, models, policy_judgments, prompts, runs, settings
+from storage.tables import audit, iterations, models, policy_judgments, prompts, runs, settings
 from storage.tables.model_judgments import judged
 
 STAGE_OF: dict[Phase, Stage] = {
@@ -137,6 +137,7 @@ class Loop:
             self._milestones.labels(current)
             settings.set_learn_from(self._db, config.reward.learn_from)
             changed = iterations.save(self._db, replace(changed, phase="reward"))
+            audit.note(self._db, "train", f"iteration {current.number}", settings=dict(overrides))
             if runs.newest(self._db, changed.number, "reward"):
                 # The loop left a stopped reward stage for labeling; this run has a new snapshot.
                 self._start(changed, "reward")
@@ -154,15 +155,18 @@ class Loop:
                     "labeling meanwhile"
                 )
             iterations.save(self._db, replace(self._current(), phase="labeling"))
+            audit.note(self._db, "label-more", run)
 
     def cancel(self, run: str) -> None:
         with self._lock:
             self._jobs.cancel(run)
+            audit.note(self._db, "cancel", run)
 
     def resume(self, run: str, overrides: Mapping[str, str] | None = None) -> None:
         """Continue from the last checkpoint; `overrides` may raise `ppo.updates`."""
         with self._lock:
             self._jobs.resume(self._blocking_run(run).id, overrides or {})
+            audit.note(self._db, "resume", run, settings=dict(overrides or {}))
 
     def retry(
         self, run: str, overrides: Mapping[str, str] | None = None, *, by_operator: bool = False
@@ -185,6 +189,7 @@ class Loop:
             self._jobs.retry(run, prepared.job(stage, run=run), fill=partial(prepared.fill, stage))
             iterations.save(self._db, changed)
             settings.set_learn_from(self._db, config.reward.learn_from)
+            audit.note(self._db, "retry", run, settings=dict(overrides or {}))
 
     def log(self, run: str, tail: int = 200) -> str:
         """The end of a run's log."""
@@ -209,7 +214,9 @@ class Loop:
 
     def evidence(self, out: str) -> Package:
         """Write an evidence package with the current figures; see `write_package`."""
-        return write_package(self._db, self._current_config(), Path(out))
+        made = write_package(self._db, self._current_config(), Path(out))
+        audit.note(self._db, "evidence", Path(out).name)
+        return made
 
     def override_gate(
         self, ruling: str, reason: str, *, policy: str | None = None, researcher: str = ""

@@ -15,7 +15,7 @@ from typing import Any, Protocol, TypeVar
 
 import duckdb
 
-from storage import gate_records, notification_records, records
+from storage import audit_records, gate_records, notification_records, records
 from storage.engine import items
 from storage.records import as_messages
 
@@ -70,6 +70,8 @@ class Kind:
     """Puts that part back into rows that were read."""
     stored: Callable[[TableAccess, Sequence[Entry]], None] | None = None
     """Called with entries that have just been stored."""
+    audit: Callable[[Entry | None, Entry], audit_records.Noted | None] | None = None
+    """What the audit log notes of a change by a person: from the stored entry to the new one."""
 
     def same(self, one: Entry, other: Entry) -> bool:
         """Whether two entries of one key are equal, apart from `ignored` and `volatile` fields."""
@@ -136,6 +138,7 @@ _ALL = (
         "prompt",
         immutable=False,
         stored=_set_categories,
+        audit=audit_records.of_prompt_edit,
     ),
     Kind("completion", records.Completion, "completions", ignored=_TIME),
     Kind(
@@ -145,20 +148,47 @@ _ALL = (
         ignored=_TIME | {"position"},
         stored=_add_items,
     ),
-    Kind("check", records.Check, "checks", "comparison", immutable=False),
+    Kind(
+        "check",
+        records.Check,
+        "checks",
+        "comparison",
+        immutable=False,
+        audit=audit_records.of_check,
+    ),
     Kind("judgment", records.Judgment, "judgments", ignored=_ACT, ordered=True),
     Kind("withdrawal", records.Withdrawal, "withdrawals", ignored=_TIME),
     Kind("skip", records.Skip, "skips", ignored=_ACT, ordered=True),
     Kind("flag", records.Flag, "flags", ignored=_ACT, ordered=True),
-    Kind("flag_answer", records.FlagAnswer, "flag_answers", immutable=False),
-    Kind("exclusion", records.Exclusion, "exclusions", "judgment", immutable=False),
+    Kind(
+        "flag_answer",
+        records.FlagAnswer,
+        "flag_answers",
+        immutable=False,
+        audit=audit_records.of_flag_answer,
+    ),
+    Kind(
+        "exclusion",
+        records.Exclusion,
+        "exclusions",
+        "judgment",
+        immutable=False,
+        audit=audit_records.of_exclusion,
+    ),
     Kind(
         "adjudication_request",
         records.AdjudicationRequest,
         "adjudication_requests",
         ignored=_TIME,
+        audit=audit_records.of_adjudication_request,
     ),
-    Kind("adjudication", records.Adjudication, "adjudications", ignored=_TIME),
+    Kind(
+        "adjudication",
+        records.Adjudication,
+        "adjudications",
+        ignored=_TIME,
+        audit=audit_records.of_adjudication,
+    ),
     Kind("follow_up", records.FollowUp, "follow_ups", ignored=_TIME),
     Kind(
         "snapshot",
@@ -169,14 +199,30 @@ _ALL = (
         expand=_expand_snapshots,
         gather=_gather_snapshots,
     ),
-    Kind("annotator", records.Annotator, "annotators", immutable=False, accounts=True),
-    Kind("token", records.Token, "tokens", "hash", immutable=False, accounts=True),
+    Kind(
+        "annotator",
+        records.Annotator,
+        "annotators",
+        immutable=False,
+        accounts=True,
+        audit=audit_records.of_account,
+    ),
+    Kind(
+        "token",
+        records.Token,
+        "tokens",
+        "hash",
+        immutable=False,
+        accounts=True,
+        audit=audit_records.of_token,
+    ),
     Kind(
         "linked_identity",
         records.LinkedIdentity,
         "linked_identities",
         ignored=_TIME,
         accounts=True,
+        audit=audit_records.of_linked_identity,
     ),
     Kind("model", records.ModelVersion, "models", immutable=False),
     Kind(
@@ -196,11 +242,32 @@ _ALL = (
         upgrade=_renamed("stage"),
     ),
     Kind("prediction", gate_records.Prediction, "predictions", "comparison", ignored=_ANY_SCORE),
-    Kind("override", gate_records.GateOverride, "gate_overrides", ignored=_TIME),
-    Kind("setting", StoredSetting, "settings", "key", immutable=False),
+    Kind(
+        "override",
+        gate_records.GateOverride,
+        "gate_overrides",
+        ignored=_TIME,
+        audit=audit_records.of_override,
+    ),
+    Kind(
+        "setting", StoredSetting, "settings", "key", immutable=False, audit=audit_records.of_setting
+    ),
     Kind("event", notification_records.Event, "events", ignored=_TIME | {"data"}),
-    Kind("webhook", notification_records.Webhook, "webhooks", immutable=False),
-    Kind("delivery", notification_records.Delivery, "deliveries", immutable=False),
+    Kind(
+        "webhook",
+        notification_records.Webhook,
+        "webhooks",
+        immutable=False,
+        audit=audit_records.of_webhook,
+    ),
+    Kind(
+        "delivery",
+        notification_records.Delivery,
+        "deliveries",
+        immutable=False,
+        audit=audit_records.of_delivery,
+    ),
+    Kind("audit", audit_records.AuditEntry, "audit_log", ignored=_TIME),
 )
 KINDS: dict[str, Kind] = {kind.name: kind for kind in _ALL}
 _BY_TYPE: dict[type, Kind] = {kind.record: kind for kind in _ALL}
@@ -251,7 +318,7 @@ JSON_FIELDS = frozenset(
             "settings",
             "evaluation",
         ),
-        *("config", "value", "payload", "learned", "data", "events"),
+        *("config", "value", "payload", "learned", "data", "events", "details"),
     }
 )
 

@@ -25,6 +25,7 @@ from typing import Any, TypeVar
 
 import duckdb
 
+from storage.audit_records import Actor, actor
 from storage.engine import connection as engine
 from storage.engine.health import Health
 from storage.engine.journal import Journal
@@ -167,6 +168,8 @@ class Database:
         """Like `write`, without waiting for the result."""
         if threading.current_thread() is self._writer:
             raise RuntimeError("an operation must use its own transaction, not db.write")
+        if (who := actor()) is not None:
+            operation = _acting(who, operation)
         future: Future[T] = Future()
         # A caller that stops waiting cannot cancel the operation.
         future.set_running_or_notify_cancel()
@@ -368,6 +371,16 @@ class Database:
             raise StorageUnavailable(
                 f"{self.workspace} cannot be opened again yet: {explain(error)}"
             ) from error
+
+
+def _acting(who: Actor, operation: Callable[[Transaction], T]) -> Callable[[Transaction], T]:
+    """The operation, for a person: changes are noted in the audit log, in the same transaction."""
+
+    def acted(tx: Transaction) -> T:
+        with tx.acting(who):
+            return operation(tx)
+
+    return acted
 
 
 def _open_file(path: Path) -> duckdb.DuckDBPyConnection:

@@ -288,6 +288,18 @@ def m019_linked_identities(connection: Connection) -> None:
     connection.execute(_LINKED_IDENTITIES)
 
 
+_AUDIT = """
+CREATE TABLE audit_log (
+    id VARCHAR PRIMARY KEY, action VARCHAR NOT NULL, subject VARCHAR, actor VARCHAR,
+    via VARCHAR NOT NULL, details JSON, created_at TIMESTAMPTZ);
+"""
+
+
+def m020_audit(connection: Connection) -> None:
+    """The audit log."""
+    connection.execute(_AUDIT)
+
+
 _ORDER = """
     SELECT id, row_number() OVER (ORDER BY created_at, id) AS seq FROM (
         SELECT id, created_at FROM judgments UNION ALL
@@ -315,6 +327,7 @@ MIGRATIONS: tuple[Migration, ...] = (
     m017_adjudication,
     m018_prompt_edits,
     m019_linked_identities,
+    m020_audit,
 )
 
 # `journal_bytes`: the length of the journal that is applied, written in each group's transaction.

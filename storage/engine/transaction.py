@@ -13,10 +13,11 @@ from typing import Any, Protocol, TypeVar, cast
 
 import duckdb
 
+from storage.audit_records import Actor, AuditEntry
 from storage.engine import journal
 from storage.engine.codec import KINDS, Entry, Kind, columns_of, from_row, kind_of, to_entry
 from storage.errors import Conflict, StorageDamaged
-from storage.records import now
+from storage.records import new_id, now
 
 Rows = list[dict[str, Any]]
 _BYTES = "SELECT value FROM meta WHERE key = 'journal_bytes'"
@@ -28,6 +29,7 @@ _RENUMBER = """
     WHERE n.id = {table}.id
 """
 _SHOWN = 40
+_MAX_SUBJECTS = 10
 _SET_BYTES = "UPDATE meta SET value = $bytes WHERE key = 'journal_bytes'"
 
 
@@ -229,6 +231,8 @@ class Transaction:
         self.accounts_changed = False
         self._tables = tables
         self._observers = observers
+        self._actor: Actor | None = None
+        self._notes: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
         self._pending: dict[str, dict[Any, Entry]] = {}
         self._deferred: dict[tuple[str, str | None], dict[Any, dict[str, Any]]] = {}
 
@@ -290,6 +294,10 @@ class Transaction:
                 raise Conflict(
                     f"a different {kind.name} is already stored under the id {entry[kind.key]!r}"
                 )
+            if self._actor is not None and kind.audit is not None:
+                noted = kind.audit(earlier, entry)
+                if noted is not None:
+                    self.note(noted.action, noted.subject, noted.details)
             new += earlier is None
             known[entry[kind.key]] = entry
             accepted.append((record, entry, line))
@@ -302,6 +310,46 @@ class Transaction:
             for observer in self._observers.values():
                 observer.apply(record)
         return new
+
+    @contextmanager
+    def acting(self, who: Actor | None) -> Iterator[None]:
+        """Note in the audit log what the block changes for this person."""
+        self._actor = who
+        try:
+            yield
+            self._store_notes()
+        finally:
+            self._actor = None
+            self._notes = {}
+
+    def note(self, action: str, subject: str, details: Mapping[str, Any]) -> None:
+        """Note an action in the audit log; equal actions on one subject become one entry."""
+        if self._actor is not None:
+            self._notes.setdefault((action, subject), []).append(details)
+
+    def _store_notes(self) -> None:
+        assert self._actor is not None
+        for (action, subject), details in self._few_notes():
+            count = {"count": len(details)} if len(details) > 1 else {}
+            entry = AuditEntry(
+                id=new_id(),
+                action=action,
+                subject=subject,
+                actor=self._actor.account,
+                via=self._actor.via,
+                details={**details[-1], **count},
+                created_at=self.now(),
+            )
+            self.store(entry, fresh=True)
+
+    def _few_notes(self) -> Iterator[tuple[tuple[str, str], list[Mapping[str, Any]]]]:
+        """The notes; if an action has many subjects, as in an import, they are one note."""
+        for action in dict.fromkeys(action for action, _ in self._notes):
+            found = {key: each for key, each in self._notes.items() if key[0] == action}
+            if len(found) <= _MAX_SUBJECTS:
+                yield from found.items()
+            else:
+                yield (action, ""), [{}] * sum(map(len, found.values()))
 
     def defer(self, table: str, key: Any, row: dict[str, Any], *, replace: str | None) -> None:
         """Delay writing a row that is not journaled until the next `flush`.

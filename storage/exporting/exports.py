@@ -33,7 +33,7 @@ from storage.exporting.hub import push
 from storage.exporting.writing import WRITABLE, open_writer
 from storage.labeling import flag_answers
 from storage.records import CHECKS, KEPT_APART, AnnotatorKind
-from storage.tables import settings
+from storage.tables import audit, settings
 from storage.tables.pseudonyms import key_of, pseudonym
 
 _HUB = "hf://"
@@ -192,6 +192,8 @@ def export(
         if place.kind == "hub":
             push(root, place.target, private=private)
     contents = dataset.contents
+    where = place.target if place.kind == "hub" else Path(place.target).name
+    audit.note(db, "export", format, out=where, rows=contents.rows, names=names)
     return ExportReport(
         out=place.target,
         card=str(place.card(Path(place.target))),

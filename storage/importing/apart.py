@@ -24,6 +24,7 @@ from typing import Any
 from storage.engine.database import Database
 from storage.importing.sheet import ImportInterrupted, ImportReport
 from storage.importing.target import Batch, Stored, target_of
+from storage.tables import audit
 
 _NICENESS = 10
 """Annotators come first."""
@@ -48,7 +49,7 @@ def import_apart(
             )
         try:
             here.send((importer, Path(file).absolute(), options))
-            return _answer_calls(here, db)
+            report = _answer_calls(here, db)
         except (EOFError, BrokenPipeError, ConnectionResetError):
             raise ImportInterrupted(
                 f"the process that imported {file.name} ended with exit code {process.wait()} "
@@ -58,6 +59,19 @@ def import_apart(
         finally:
             process.kill()
             process.wait()
+    if not options.get("dry_run"):
+        note_import(db, importer, file, report)
+    return report
+
+
+def note_import(
+    db: Database, importer: Callable[..., ImportReport], file: Path, report: ImportReport
+) -> None:
+    """Note an import that stored something in the audit log."""
+    added = {kind: count for kind, count in report.added.items() if count}
+    if added:
+        kind = importer.__name__.removeprefix("import_")
+        audit.note(db, "import", kind, file=Path(file).name, added=added)
 
 
 def _answer_calls(pipe: Connection, db: Database) -> ImportReport:

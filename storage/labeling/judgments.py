@@ -21,7 +21,7 @@ from storage.labeling import queue
 from storage.labeling.queue_cache import Act, QueueCache, QueueItem, grant
 from storage.records import Flag, Judgment, Mark, ScreenOutcome, Skip, Withdrawal, check_choice
 from storage.sides import canonical_outcome, canonical_sides, shown_swapped
-from storage.tables import events
+from storage.tables import audit, events
 
 ActT = TypeVar("ActT", Judgment, Skip, Flag)
 
@@ -251,6 +251,7 @@ def clear_in(tx: Transaction, *, id: str, flag: str, researcher: str) -> Flag:
         # The cache must have the item before it can apply the withdrawal.
         tx.observer(QueueCache).item(tx, rows[0]["comparison"])
         tx.store(Withdrawal(id=id, replaces=flag, annotator=researcher, created_at=tx.now()))
+        audit.note_in(tx, "flag.cleared", flag)
     return from_row(Flag, rows[0])
 
 

@@ -14,6 +14,7 @@ from labeler import serving as serving_module
 from labeler.research.team.guidelines import tab as guidelines_tab
 from storage.tables import annotators, guidelines
 from tests.helpers.desk_world import add_person, make_app, serving, session_cookie, workspace
+from tests.helpers.page_calls import Page
 
 NOTHING = "The guidelines were not saved."
 
@@ -28,39 +29,6 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
             headers = {**session_cookie(server.app, db, who), "origin": server.url}
             with httpx.Client(base_url=server.url, headers=headers, timeout=20) as client:
                 yield db, Page(client)
-
-
-class Page:
-    """The functions of the page, called as a browser would."""
-
-    def __init__(self, client: httpx.Client) -> None:
-        self.client = client
-        self.config = client.get("/research/config").json()
-        self.calls = 0
-
-    def of(self, elem_id: str, event: str) -> dict[str, Any]:
-        """The function that follows an event of the component with this id."""
-        [part] = [p for p in self.config["components"] if p["props"].get("elem_id") == elem_id]
-        return next(f for f in self.config["dependencies"] if [part["id"], event] in f["targets"])
-
-    def call(self, function: dict[str, Any], data: list[Any], event: Any = None) -> dict[str, Any]:
-        """What the page is told: {"success", "output"}."""
-        self.calls += 1
-        session = f"session{self.calls}"
-        body = {
-            "data": data,
-            "fn_index": function["id"],
-            "session_hash": session,
-            "event_data": event,
-            "trigger_id": function["targets"][0][0],
-        }
-        assert self.client.post("/research/gradio_api/queue/join", json=body).status_code == 200
-        path = f"/research/gradio_api/queue/data?session_hash={session}"
-        with self.client.stream("GET", path) as stream:
-            for line in stream.iter_lines():
-                if "process_completed" in line:
-                    return json.loads(line.removeprefix("data: "))
-        raise AssertionError("the stream ended early")
 
 
 @pytest.mark.parametrize("name", [None, "", "  "])

@@ -60,6 +60,7 @@ RESEARCH: dict[str, frozenset[str]] = {
     "/research/gradio_api/queue/data": frozenset({"GET"}),
     "/research/gradio_api/queue/status": frozenset({"GET"}),
     "/research/download/export": frozenset({"GET"}),
+    "/research/download/audit": frozenset({"GET"}),
     "/research/upload/pairs": ACT,
     **dict.fromkeys(
         (f"/research/gradio_api/{call}" for call in ("queue/join", "cancel", "reset", "reset/")), ACT,
@@ -81,7 +82,7 @@ def allowed(role: str, path: str) -> frozenset[str]:
         return READ if role in LABELING else frozenset()
     if path.startswith("/research") and path.removeprefix("/research") in PAGE:
         return READ if role in READING else frozenset()
-    if path == "/research/upload/pairs" and role in VIEWERS:
+    if path in ("/research/upload/pairs", "/research/download/audit") and role in VIEWERS:
         return frozenset()
     return RESEARCH.get(path, frozenset()) if role in READING else frozenset()
 
