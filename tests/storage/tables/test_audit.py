@@ -14,7 +14,7 @@ from storage.engine.database import Database
 from storage.exporting import exports
 from storage.labeling import exclusions, flag_answers, gold, judgments, queue
 from storage.notification_records import EVENTS, Webhook
-from storage.records import Annotator, StrengthRule
+from storage.records import AdjudicationRequest, Annotator, PromptEdit, StrengthRule
 from storage.tables import (
     annotators,
     audit,
@@ -243,3 +243,23 @@ def test_a_file_has_every_entry_and_no_formulas(db, tmp_path):
     assert json.loads(found[0]["details"])["name"] == "Zoë"
     with pytest.raises(ValueError, match="must end in"):
         audit.write_file(rows, tmp_path / "log.txt")
+
+
+def test_adjudication_and_prompts_are_noted(db):
+    from_prompt = fill(db)[0]
+    prompt = db.read("SELECT prompt FROM comparisons WHERE id = 'c1-0'")[0]["prompt"]
+    with acting(REA):
+        db.write(
+            lambda tx: tx.store(
+                AdjudicationRequest(id="q", comparison=from_prompt, researcher="r"),
+                PromptEdit(prompt=prompt, retired=True, researcher="r"),
+            )
+        )
+        db.write(lambda tx: tx.store(PromptEdit(prompt=prompt, retired=False, category="math")))
+        db.write(lambda tx: tx.store(PromptEdit(prompt=prompt, retired=False, category="art")))
+    assert told(db) == [
+        ("Rea", "adjudication.requested", "c1-0", {}),
+        ("Rea", "prompt.retired", prompt, {}),
+        ("Rea", "prompt.restored", prompt, {}),
+        ("Rea", "prompt.category", prompt, {"category": "art"}),
+    ]
