@@ -76,9 +76,9 @@ def lease(
     Pairs that they already hold come first, except the ids in `holding`: a reloaded page gets the
     same pairs again, and so does an undo.  Pairs that another annotator has judged come next, then
     the others by position.  A pair is not leased to more annotators at a time than it wants
-    judgments.  Checks are mixed in (`check_queue.mixed`).  Leases on `holding` are extended when half their time is over, and leased again if
-    they ended and nobody else has the pair; beyond `MAX_LEASES` the oldest leases end.  No pairs are
-    returned if none is left for the annotator.
+    judgments.  Checks are mixed in (`check_queue.mixed`).  Leases on `holding` are extended when half
+    their time is over, and leased again if they ended and nobody else has the pair; beyond
+    `MAX_LEASES` the oldest leases end.  No pairs are returned if none is left for the annotator.
     """
     n = max(0, min(n, AT_ONCE))
     named = set(holding)
@@ -298,7 +298,8 @@ class Progress:
 
 def progress(db: Database, annotator: str, *, since: datetime) -> Progress:
     """The annotator's progress; `today` counts from `since`."""
-    known = sorted(_cached(db, lambda cache, _: cache.familiar_to(annotator)))
+    # Copied by the writer thread, which changes the set while people judge.
+    known = _cached(db, lambda cache, _: sorted(cache.familiar_to(annotator)))
     [row] = db.read(_PROGRESS, annotator=annotator, since=since, known=known)
     pairs, own = row.pop("pairs"), row.pop("own_pairs")
     left, practice = row.pop("gold_left"), row.pop("practice_left")
