@@ -76,11 +76,20 @@ def runs_command(
     run: Annotated[str | None, typer.Argument(help="One run, with its settings.")] = None,
     workspace: Workspace = DEFAULT,
     iteration: Annotated[int | None, typer.Option(help="Only the runs of this iteration.")] = None,
+    compare: Annotated[
+        list[str], typer.Option(help="Curves of this run; repeat it for up to ten runs.")
+    ] = [],  # noqa: B006
+    metric: Annotated[
+        list[str], typer.Option(help="With --compare: a metric, by default reward and KL.")
+    ] = [],  # noqa: B006
     as_json: AsJson = False,
 ) -> None:
-    """List the runs and the settings that changed from run to run, or show one run."""
-    if run is not None and iteration is not None:
-        raise ValueError("give a run or --iteration, not both")
+    """List the runs and the settings that changed from run to run, show one run, or compare runs."""
+    if sum([run is not None, iteration is not None, bool(compare)]) > 1:
+        raise ValueError("give a run, --iteration or --compare, not several of them")
+    if compare:
+        _compare(workspace, compare, metric, as_json=as_json)
+        return
     with connect(workspace) as target:
         found = (
             target.call("runs.list", iteration=iteration)
@@ -92,6 +101,28 @@ def runs_command(
             changed = [f"{name}={value}" for name, value in each["changed"].items()]
             each |= {"progress": f"{each['progress']:.0%}", "changed": ", ".join(changed)}
     show(found, as_json)
+
+
+def _compare(workspace: Path, ids: list[str], metrics: list[str], *, as_json: bool) -> None:
+    """Print a row for each step of each run, or everything as JSON."""
+    with connect(workspace) as target:
+        found = target.call("runs.compare", ids=ids, metrics=metrics or None)
+    if as_json:
+        show(found, as_json)
+        return
+    rows = []
+    for run in found["runs"]:
+        steps = sorted({step for curve in run["curves"].values() for step in curve["steps"]})
+        values = {
+            name: dict(zip(curve["steps"], curve["values"], strict=True))
+            for name, curve in run["curves"].items()
+        }
+        rows += [
+            {"run": run["run"], "step": step}
+            | {name: each.get(step) for name, each in values.items()}
+            for step in steps
+        ]
+    show(rows, as_json)
 
 
 def continue_stage(workspace: Path, how: str, **arguments: Any) -> None:

@@ -18,6 +18,7 @@ from labeler.annotate.worker import worker_routes
 from labeler.downloads import download_routes
 from labeler.ports import Generation, Loop
 from labeler.research import pages as research
+from labeler.research.runs.routes import run_routes
 from labeler.security.access import GRANTS, AccessMiddleware, rules
 from labeler.security.accounts import (
     account_routes,
@@ -78,6 +79,7 @@ def create_app(
     app.include_router(worker_routes())
     app.include_router(download_routes(db))
     app.include_router(upload_routes(db))
+    app.include_router(run_routes(db, loop))
     app.include_router(_admin_routes(admin, done=auth.accounts_changed))
 
     pages = research.build(db, loop, accounts_changed=auth.accounts_changed)

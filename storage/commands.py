@@ -18,6 +18,7 @@ from storage import lineage, worker_files
 from storage.arguments import check_arguments
 from storage.audit_records import Actor, acting
 from storage.browsing.commands import data_commands
+from storage.browsing.runs import KL, REWARD, Comparison, LastValues, compare
 from storage.engine import backup
 from storage.engine.database import Database
 from storage.exporting import exports
@@ -56,6 +57,7 @@ class Commands:
 
     def __init__(self, db: Database) -> None:
         self._db = db
+        self._last_values = LastValues(db)
         self._table: dict[str, Callable[..., Any]] = {
             "lineage": self._lineage,
             "import": self._import,
@@ -65,6 +67,7 @@ class Commands:
             "iteration": self._iteration,
             "runs.list": self._runs,
             "runs.get": self._run,
+            "runs.compare": self._compare,
             "evaluation.completions": self._evaluated,
             "flags.list": self._flags,
             "flags.answer": self._answer_flag,
@@ -160,9 +163,12 @@ class Commands:
     def _runs(self, iteration: int | None = None) -> list[dict[str, Any]]:
         """The runs, oldest first, each with the settings that the run of its kind before it had not."""
         listed = runs.listing(self._db)
+        changed = run_settings.changed_in_all(listed)
+        last = self._last_values.of(listed)
         return [
             _run_line(self._db, run)
-            | {"changed": {each.name: each.now for each in run_settings.changed(listed, run)}}
+            | {"reward": last[run.id].get(REWARD), "KL": last[run.id].get(KL)}
+            | {"changed": {each.name: each.now for each in changed[run.id]}}
             for run in listed
             if iteration in (None, run.iteration)
         ]
@@ -179,6 +185,9 @@ class Commands:
             "changed": [dataclasses.asdict(each) for each in run_settings.changed(listed, run)],
             "settings": run_settings.settings_of(run),
         }
+
+    def _compare(self, ids: list[str], metrics: list[str] | None = None) -> Comparison:
+        return compare(self._db, ids, metrics or (REWARD, KL))
 
     def _evaluated(self, iteration: int) -> list[dict[str, Any]]:
         return [dataclasses.asdict(each) for each in worker_files.evaluated(self._db, iteration)]

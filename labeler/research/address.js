@@ -3,6 +3,7 @@
 (() => {
   const TITLE = "Kitestring";
   const RUNS = "runs"; // the page that shows a run
+  const COMPARED = "compare"; // its section that shows several
   const query = () => new URLSearchParams(location.search);
   let run = query().get("run") ?? "";
   const lastOpened = {}; // page → the link of its section that was open last
@@ -39,8 +40,9 @@
   function write(link, method) {
     const first = link.dataset.tab === name(buttons()[0]); // needs no name
     const wanted = first ? new URLSearchParams() : target(link);
-    for (const [key, value] of query()) if (!["tab", "section", "run"].includes(key)) wanted.set(key, value);
-    if (wanted.get("tab") === RUNS && run) wanted.set("run", run);
+    for (const [key, value] of query()) if (!["tab", "section", "run", "runs"].includes(key)) wanted.set(key, value);
+    if (wanted.get("section") === COMPARED && query().has("runs")) wanted.set("runs", query().get("runs"));
+    if (wanted.get("tab") === RUNS && !wanted.has("section") && run) wanted.set("run", run);
     const address = location.pathname + (wanted.size ? `?${wanted}` : "");
     if (address !== location.pathname + location.search) history[method](null, "", address);
   }

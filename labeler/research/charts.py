@@ -1,4 +1,5 @@
-"""Line charts as HTML with their data; ``charts.js`` draws them with uPlot (`labeler/static`).
+"""Line charts as HTML with their data; ``charts.js`` draws them with uPlot (`labeler/static`) and the
+functions of ``plotting.js``.
 
 The HTML alone has a title, the last values, and a summary for screen readers.
 """
@@ -14,10 +15,12 @@ from typing import Any
 
 from labeler.html.components import Markup, info, number
 
+PLOTTING_JS = (Path(__file__).parent / "plotting.js").read_text(encoding="utf-8")
 CHARTS_JS = (Path(__file__).parent / "charts.js").read_text(encoding="utf-8")
 UPLOT = (
     '<link rel="stylesheet" href="/static/uPlot.min.css">'
     '<script src="/static/uPlot.iife.min.js"></script>'
+    f"<script>{PLOTTING_JS}</script>"
 )
 """HTML for the page's head that `CHARTS_JS` needs."""
 

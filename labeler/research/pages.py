@@ -27,6 +27,7 @@ from labeler.research.models.verdicts.tab import VerdictsTab
 from labeler.research.navigation import navigation
 from labeler.research.overview.iterations_tab import IterationsTab
 from labeler.research.overview.tab import OverviewTab
+from labeler.research.runs.compare_tab import CompareTab
 from labeler.research.runs.tab import RunsTab
 from labeler.research.tab import Tab, Updates, caller, html_slot, on
 from labeler.research.team.guidelines.tab import GuidelinesTab
@@ -54,7 +55,7 @@ def pages(db: Database, loop: Loop, top: gr.HTML, *, accounts_changed: Callable[
             "Loop": lambda: OverviewTab(db, loop, top),
             "Iterations": lambda: IterationsTab(db),
         },
-        "Runs": {"Runs": lambda: RunsTab(db, loop, top)},
+        "Runs": {"Run": lambda: RunsTab(db, loop, top), "Compare": lambda: CompareTab()},
         "Models": {
             "Verdicts": lambda: VerdictsTab(loop),
             "Reward model": lambda: RewardTab(loop),

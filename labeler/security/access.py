@@ -119,6 +119,7 @@ def rules(research_pages: Iterable[str] = ()) -> list[Rule]:
         _rule("viewer", "GET", rf"/research/({_STATUS}|download/export)"),
         # Which functions a role may call is another question: `functions` of AccessMiddleware.
         _rule("viewer", "POST", rf"/research/{_FUNCTIONS_POST}", "call"),
+        _rule("viewer", "GET", r"/research/api/runs(/curves)?"),
         _rule("researcher", "GET", r"/research/download/[\w-]+"),
         _rule("researcher", "POST", r"/research/upload/pairs"),
     ]

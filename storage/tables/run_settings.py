@@ -44,7 +44,23 @@ def run_before(listed: Iterable[Run], run: Run) -> Run | None:
 def changed(listed: Iterable[Run], run: Run) -> list[Changed]:
     """The settings that differ from those of `run_before`; empty without one."""
     earlier = run_before(listed, run)
-    if earlier is None or not run.config:
+    return [] if earlier is None else _difference(earlier, run)
+
+
+def changed_in_all(listed: Iterable[Run]) -> dict[str, list[Changed]]:
+    """`changed` of each run by its id; `listed` has all runs, oldest first."""
+    newest: dict[str, Run] = {}
+    found: dict[str, list[Changed]] = {}
+    for run in listed:
+        kind = runs.kind(run)
+        found[run.id] = _difference(newest[kind], run) if kind in newest else []
+        if run.config:
+            newest[kind] = run
+    return found
+
+
+def _difference(earlier: Run, run: Run) -> list[Changed]:
+    if not run.config:
         return []
     before, now = settings_of(earlier), settings_of(run)
     names = [*now, *(name for name in before if name not in now)]

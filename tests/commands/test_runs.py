@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from commands.main import app
 from storage.engine.database import Database
-from storage.records import Run
+from storage.records import Metric, Run
 from storage.tables import runs
 from tests.helpers.command_line import told
 from tests.helpers.tiny import save_tiny
@@ -52,12 +52,29 @@ def test_one_run_is_shown_with_its_settings(workspace: Path) -> None:
     assert found["settings"] == {"ppo.kl_weight": 0.1}
 
 
+def test_runs_are_compared_step_by_step(workspace: Path) -> None:
+    with Database.open(workspace) as db:
+        told_by = [
+            Metric(run="run-a", seq=i, step=i, name="reward/mean", value=i / 4) for i in (1, 2)
+        ]
+        runs.ingest(db, replace(EARLIER, ingested_seq=2), told_by, [])
+    both = ("--compare", "run-b", "--compare", "run-a")
+    found = told("runs", *both, "--workspace", workspace, "--json")
+    assert [run["run"] for run in found["runs"]] == ["run-b", "run-a"]
+    assert found["runs"][1]["curves"] == {"reward/mean": {"steps": [1, 2], "values": [0.25, 0.5]}}
+    rows = told("runs", *both, "--workspace", workspace).splitlines()
+    assert [row.split() for row in rows] == [
+        ["run", "step", "reward/mean"], ["run-a", "1", "0.25"], ["run-a", "2", "0.5"],
+    ]  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
         (("cancel",), "no stage is running; there is nothing to cancel"),
         (("runs", "run-z"), "there is no run 'run-z'"),
-        (("runs", "run-a", "--iteration", "1"), "give a run or --iteration, not both"),
+        (("runs", "run-a", "--iteration", "1"), "give a run, --iteration or --compare"),
+        (("runs", "--compare", "run-z"), "there is no run 'run-z'"),
     ],
 )
 def test_what_is_not_there_is_told(workspace: Path, words: tuple[str, ...], sentence: str) -> None:

@@ -11,7 +11,7 @@ import pytest
 from playwright.sync_api import Browser, Locator, Page, Route, expect
 
 from labeler.app import create_app
-from labeler.research.charts import CHARTS_JS, Chart, Series, group
+from labeler.research.charts import CHARTS_JS, PLOTTING_JS, Chart, Series, group
 from labeler.research.team.people import reliability_view
 from labeler.security.accounts import STATIC
 from storage.analysis.annotator_fit import AnnotatorEstimate, AnnotatorFit
@@ -32,7 +32,8 @@ expect.set_options(timeout=SLOW)
 SECTIONS = {
     ("Overview", "Iterations"): "#iterations",
     ("Overview", "Loop"): "#loop-glance",
-    ("Runs",): "#run-card",
+    ("Runs", "Run"): "#run-card",
+    ("Runs", "Compare"): "#compare .ks-table",
     ("Models", "Verdicts"): "#standing",
     ("Models", "Samples"): "#samples",
     ("Models", "Lineage"): "#tree",
@@ -293,6 +294,7 @@ def test_the_cursor_of_series_with_other_steps_tells_only_what_stands_there(brow
     page.set_content(f"<style>{style}</style><div id=charts>{group([Chart('Wins', lines)])}</div>")
     page.add_script_tag(path=STATIC / "uPlot.iife.min.js")
     page.add_style_tag(path=STATIC / "uPlot.min.css")
+    page.add_script_tag(content=PLOTTING_JS)
     page.evaluate(f"() => {{ const element = document.getElementById('charts'); {CHARTS_JS} }}")
     over = page.locator(".u-over")
     width = over.bounding_box()["width"]
@@ -476,6 +478,73 @@ def test_page_section_and_run_are_in_the_address_and_the_back_button_works(brows
             other.goto(f"{world.server.url}/research/?tab=nonsense&section=none&run=none")
             expect(other).to_have_title("Overview · Kitestring")
             expect(other).to_have_url(f"{world.server.url}/research/")
+
+
+def test_runs_are_compared_and_the_address_names_them(browser, world):
+    for run, top in (("run-7-policy", 2.0), ("run-8-policy", 4.0)):
+        number = int(run[4])
+        world.seeding.run(number, "policy", "succeeded")
+        world.seeding.metrics(
+            run,
+            [("reward/mean", step, top * step / 100) for step in range(1, 101)]
+            + [("kl/reference", step, step / 10) for step in range(1, 101)],
+        )
+    with research_page(browser, world) as page:
+        open_section(page, "Runs", "Compare")
+        table = page.locator("#compare tbody")
+        page.get_by_label("Search runs and settings").fill("run-7")
+        expect(table.locator("tr")).to_have_count(1)
+        page.get_by_label("Search runs and settings").fill("")
+        while (checked := table.locator("input:checked")).count():
+            checked.first.click()
+        expect(page.locator("#compare .ks-empty")).to_contain_text("No runs chosen")
+        for run in ("run-7-policy", "run-8-policy"):
+            table.locator(f"tr[data-run={run}] input").check()
+        charts = page.locator("#compare figure")
+        expect(charts).to_have_count(3)
+        titles = charts.locator("b").all_inner_texts()
+        assert titles == [
+            "Reward against KL",
+            "Mean reward",
+            "KL to the reference, nats per response",
+        ]
+        mean = charts.nth(1)
+        assert mean.locator(".ks-key em").all_inner_texts() == ["2", "4"]
+        expect(page).to_have_url(re.compile("section=compare&runs=run-7-policy%2Crun-8-policy$"))
+
+        # The cursor tells the values of both runs at its update: 0.02 and 0.04 per update.
+        over = mean.locator(".u-over")
+        width = over.bounding_box()["width"]
+        over.hover(position={"x": width / 2, "y": 40})
+        expect(mean.locator(".ks-at")).to_contain_text("update 50")
+        values = [float(text) for text in mean.locator(".ks-key em").all_inner_texts()]
+        assert values == pytest.approx([1.0, 2.0], abs=0.06)
+        assert charts.nth(2).locator(".ks-key em").first.inner_text() in ("5", "5.1")
+
+        # A drag zooms both charts over updates, and not the one over KL.
+        page.mouse.move(over.bounding_box()["x"] + 0.1 * width, over.bounding_box()["y"] + 50)
+        page.mouse.down()
+        page.mouse.move(over.bounding_box()["x"] + 0.3 * width, over.bounding_box()["y"] + 50)
+        page.mouse.up()
+        reset = page.get_by_role("button", name="Reset zoom").and_(page.locator(":enabled"))
+        expect(reset).to_be_visible()
+        charts.nth(2).locator(".u-over").hover(position={"x": width - 1, "y": 40})
+        at = float(charts.nth(2).locator(".ks-at").inner_text().removeprefix("update "))
+        assert at == pytest.approx(1 + 0.3 * 99, abs=1.5)
+        charts.nth(0).locator(".u-over").hover(position={"x": width - 1, "y": 40})
+        expect(charts.nth(0).locator(".ks-at")).to_contain_text(re.compile("KL from SFT (9.9|10)"))
+
+        # The row is written anew, and the keyboard stays where it was.
+        table.locator("tr[data-run=run-8-policy] input").focus()
+        for expected in (1, 2):
+            page.keyboard.press("Space")
+            expect(table.locator("input:checked")).to_have_count(expected)
+
+        page.get_by_label("X-axis").select_option("time")
+        expect(page.locator("#compare")).to_contain_text("report no times")
+        page.reload()
+        expect(page.locator("#compare tbody input:checked")).to_have_count(2)
+        expect(charts).to_have_count(3)
 
 
 def test_no_dropdown_cuts_off_the_first_letter_of_its_text(browser, world):

@@ -61,6 +61,7 @@ RESEARCH: dict[str, frozenset[str]] = {
     "/research/gradio_api/queue/status": frozenset({"GET"}),
     "/research/download/export": frozenset({"GET"}),
     "/research/download/audit": frozenset({"GET"}),
+    **dict.fromkeys(("/research/api/runs", "/research/api/runs/curves"), frozenset({"GET"})),
     "/research/upload/pairs": ACT,
     **dict.fromkeys(
         (f"/research/gradio_api/{call}" for call in ("queue/join", "cancel", "reset", "reset/")), ACT,
