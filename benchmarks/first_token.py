@@ -1,9 +1,11 @@
 """Times the first token of the generation service on the embedded model.
 
-    python -m benchmarks.first_token [--rounds 50] [--people 1]
+    python -m benchmarks.first_token [--rounds 50] [--people 1] [--playground]
 
 In each round every person asks for two replies at once, as a live duel does, from the SFT model and
-from a second copy of it.  Each conversation has five turns.  Prints one JSON object: seconds from
+from a second copy of it.  With ``--playground``, researchers ask three models at once in the
+playground instead, and each reply is scored and measured token by token.  Conversations have one to
+five turns.  Prints one JSON object: seconds from
 the start of the process until both models are loaded, and p50, p95 and maximum of the time from the
 request to the first and to the last token, in milliseconds.  The service's processor time for a
 reply of one token does not depend on what else the machine does.
@@ -18,20 +20,26 @@ import os
 import statistics
 import tempfile
 import time
+from collections.abc import Mapping
 from contextlib import aclosing
+from importlib import import_module
 from pathlib import Path
 
 import psutil
 
+from labeler.research.models.playground.session import Ask, Playground
 from pipeline.config.sections import CONFIGS, Config
 from pipeline.models.hub import base_model_path
 from pipeline.serving.client import Generation
+from storage.engine.database import Database
 from storage.generation_records import CurrentModels, ReplyRequest
-from storage.records import Message
+from storage.records import Message, ModelRole, ModelVersion
+from storage.tables import models
 
 _QUESTIONS = ("How do I boil an egg?", "And how long?", "Can I keep it?", "Where?", "Thank you!")
 _ANSWER = "Boil the egg for eight minutes, then cool it in cold water."
 TARGET_MS = 300
+PLAYGROUND = ("sft-1", "policy-1", "policy-2")
 _ALONE = 200
 """Replies of one token, whose processor time is measured."""
 
@@ -87,6 +95,70 @@ async def measure(generation: Generation, rounds: int, people: int) -> dict[str,
     }
 
 
+async def ask(session: Playground, round: int, person: str) -> tuple[list[float], float]:
+    """Milliseconds until the first piece of each reply, and until all replies are measured."""
+    asked = Ask(
+        messages=conversation(1 + round % 5),
+        models=PLAYGROUND,
+        max_tokens=48,
+        top_p=0.9,
+        seed=round,
+    )
+    start, first = time.perf_counter(), dict[str, float]()
+    async with aclosing(session.replies(asked, person=person)) as events:
+        async for event in events:
+            if event["event"] == "text":
+                first.setdefault(event["model"], 1000 * (time.perf_counter() - start))
+            if event["event"] == "error" or event.get("no_tokens"):
+                raise RuntimeError(f"a reply failed: {event}")
+    return [*first.values()], 1000 * (time.perf_counter() - start)
+
+
+async def measure_playground(session: Playground, rounds: int, people: int) -> dict[str, object]:
+    """Start the service and time the playground's replies."""
+    start = time.perf_counter()
+    await session.prepare(PLAYGROUND)
+    await ask(session, 0, "first")  # loads the reward model
+    ready = time.perf_counter() - start
+    first: list[float] = []
+    whole: list[float] = []
+    for round in range(rounds):
+        asked = (ask(session, round, f"person {n}") for n in range(people))
+        for each, last in await asyncio.gather(*asked):
+            first += each
+            whole.append(last)
+    return {
+        "replies": len(first),
+        "people": people,
+        "ready_s": round_to(ready),
+        "first_token_ms": quantiles(tuple(first)),
+        "measured_ms": quantiles(tuple(whole)),
+        "target_first_token_ms": TARGET_MS,
+        "load_average": os.getloadavg()[0],
+    }
+
+
+def add_models(db: Database, paths: Mapping[str, str]) -> None:
+    """Register the models of the playground."""
+    roles: dict[str, ModelRole] = {"sft": "sft", "reward": "reward", "policy": "policy"}
+    for id, path in paths.items():
+        role = roles[id.partition("-")[0]]
+        models.add(db, ModelVersion(id=id, role=role, name=id, path=path))
+
+
+def save_reward_model(path: str, to: Path) -> None:
+    """A reward model on the embedded model, with a random head; nothing depends on its rewards."""
+    torch = import_module("torch")
+    transformers = import_module("transformers")
+    torch.manual_seed(0)
+    for folder in (to, to / "audit"):
+        network = transformers.AutoModelForSequenceClassification.from_pretrained(
+            path, num_labels=1
+        )
+        network.save_pretrained(folder)
+        transformers.AutoTokenizer.from_pretrained(path).save_pretrained(folder)
+
+
 def cpu_seconds(generation: Generation) -> float:
     """The processor time of the service so far."""
     (pid,) = generation.processes
@@ -110,21 +182,30 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=50, help="requests of each person")
     parser.add_argument("--people", type=int, default=1, help="people who ask at the same time")
+    parser.add_argument("--playground", action="store_true", help="measure the playground")
     given = parser.parse_args()
     if min(given.rounds, given.people) < 1:
         parser.error("--rounds and --people must be at least 1")
     config = Config.load([CONFIGS / "demo.toml"]).override({"serving.queue": "1000"})
     path = base_model_path("demo")
     with tempfile.TemporaryDirectory(prefix="kitestring-first-token-") as folder:
+        paths = dict.fromkeys(PLAYGROUND, path) | {"reward-1": str(Path(folder) / "reward-1")}
         generation = Generation(
             config,
             Path(folder) / "log",
-            paths=lambda: {"sft-1": path, "policy-1": path},
+            paths=lambda: paths,
             current=CurrentModels,
             running=lambda: None,
         )
         try:
-            found = asyncio.run(measure(generation, given.rounds, given.people))
+            if given.playground:
+                save_reward_model(path, Path(paths["reward-1"]))
+                with Database.open(Path(folder) / "workspace") as db:
+                    add_models(db, paths)
+                    session = Playground(db, generation)
+                    found = asyncio.run(measure_playground(session, given.rounds, given.people))
+            else:
+                found = asyncio.run(measure(generation, given.rounds, given.people))
         finally:
             generation.shut_down()
     print(json.dumps(found))

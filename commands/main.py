@@ -13,6 +13,7 @@ from commands import (
     gold,
     judgments,
     loop,
+    playground,
     prompts,
     reward,
     serve,
@@ -25,8 +26,8 @@ from commands.app import app
 from storage.errors import NotFound, explain
 
 MODULES = (
-    *(serve, loop, data, prompts, gold, judgments, adjudicate, flags, webhooks, reward, studies),
-    *(simulate, sycophancy, audit),
+    *(serve, loop, data, prompts, gold, judgments, adjudicate, flags, webhooks, reward, playground),
+    *(studies, simulate, sycophancy, audit),
 )
 app.registered_commands.sort(
     key=lambda command: [module.__name__ for module in MODULES].index(command.callback.__module__)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from typing import Any, Protocol
 
 import httpx
 
+from labeler.research.models.playground.session import Ask, Playground
 from labeler.webhooks.dispatcher import Dispatcher
 from labeler.webhooks.service import Webhooks
 from pipeline.config.sections import Config
@@ -30,7 +32,7 @@ from storage.commands import Commands
 from storage.engine.database import Database
 from storage.engine.workspace import SERVER, read_server
 from storage.errors import WorkspaceLocked
-from storage.records import Prompt
+from storage.records import Prompt, as_messages
 from storage.reports import LoopState, SettingView, from_json
 from storage.status import Status, status
 from storage.tables import prompts, runs
@@ -89,6 +91,7 @@ class Studio:
         self.commands.register("evidence", self.loop.evidence)
         self.commands.register("reward.report", self.loop.reports.report)
         self.commands.register("status", self._status)
+        self.commands.register("ask", self._ask)
         for name, command in self.webhooks.commands().items():
             self.commands.register(name, command)
 
@@ -123,6 +126,40 @@ class Studio:
         stopped = what_stopped(blocked, self.db.workspace) if blocked else None
         trouble = self.db.health.trouble or stopped
         return replace(status(self.db), trouble=trouble)
+
+    def _ask(
+        self,
+        messages: list[dict[str, str]],
+        models: list[str],
+        temperature: float = 1.0,
+        top_p: float = 1.0,
+        max_tokens: int = 256,
+        seed: int | None = None,
+        send: bool = False,
+    ) -> dict[str, Any]:
+        """Replies of these models, by default those of the playground; with `send`, the two replies
+        are sent to the annotators."""
+        playground = Playground(self.db, self.generation)
+        chosen = tuple(models) or playground.state().chosen
+        if send and len(chosen) != 2:
+            raise ValueError("--send needs exactly two models: name them with --model")
+        ask = Ask(
+            messages=as_messages(messages),
+            models=chosen,
+            temperature=temperature,
+            top_p=top_p,
+            max_tokens=max_tokens,
+            seed=seed,
+        )
+        found = asyncio.run(playground.collected(ask, person="operator"))
+        sent = None
+        if send:
+            for reply in found.replies:
+                if reply["error"]:
+                    raise ValueError(f"{reply['model']}: {reply['error']}")
+            probe = playground.send([reply["id"] for reply in found.replies])
+            sent = {"id": probe.comparison.id, "learned_from": probe.learned_from}
+        return asdict(found) | {"sent": sent}
 
     def advance(self) -> LoopState:
         """Advance the loop by one step; returns its state."""

@@ -18,6 +18,7 @@ from labeler.annotate.worker import worker_routes
 from labeler.downloads import download_routes
 from labeler.ports import Generation, Loop
 from labeler.research import pages as research
+from labeler.research.models.playground.routes import playground_routes
 from labeler.research.runs.routes import run_routes
 from labeler.security.access import GRANTS, AccessMiddleware, rules
 from labeler.security.accounts import (
@@ -56,7 +57,7 @@ def create_app(
     """The whole application over an open workspace.
 
     `admin(command, arguments)` runs commands of the command line, which sends `admin_token`.
-    With `oidc`, people can also sign in with an OpenID provider. Without `generation` there are no live conversations. ``app.state.sign_in_url(annotator)`` is
+    With `oidc`, people can also sign in with an OpenID provider. Without `generation` there are no live conversations and no playground. ``app.state.sign_in_url(annotator)`` is
     `Auth.sign_in_url`. Close `db` only after the server has stopped.
     """
     auth = Auth(
@@ -80,6 +81,7 @@ def create_app(
     app.include_router(download_routes(db))
     app.include_router(upload_routes(db))
     app.include_router(run_routes(db, loop))
+    app.include_router(playground_routes(db, generation))
     app.include_router(_admin_routes(admin, done=auth.accounts_changed))
 
     pages = research.build(db, loop, accounts_changed=auth.accounts_changed)

@@ -10,7 +10,14 @@ from collections.abc import AsyncGenerator, Mapping
 from typing import Protocol
 
 from storage.gate_report import GateReport, ModelBoard, Standing
-from storage.generation_records import CurrentModels, LiveSettings, ReplyEnd, ReplyRequest
+from storage.generation_records import (
+    CurrentModels,
+    LiveSettings,
+    MeasureRequest,
+    ReplyEnd,
+    ReplyMeasures,
+    ReplyRequest,
+)
 from storage.reports import RewardReport, SettingView, Stopped
 
 
@@ -38,6 +45,11 @@ class Generation(Protocol):
         """How live conversations are held."""
         ...
 
+    @property
+    def at_once(self) -> int:
+        """How many replies one person can ask for at the same time."""
+        ...
+
     def refusal(self) -> str | None:
         """Why no reply can be generated now, in one sentence; None if it can."""
         ...
@@ -52,6 +64,10 @@ class Generation(Protocol):
 
     def stream(self, request: ReplyRequest, *, person: str) -> AsyncGenerator[str | ReplyEnd]:
         """The pieces of a reply's text, then its end; closing it cancels the reply."""
+        ...
+
+    async def measure(self, request: MeasureRequest, *, person: str) -> ReplyMeasures:
+        """The rewards and tokens of a finished reply."""
         ...
 
 

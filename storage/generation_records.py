@@ -27,6 +27,8 @@ class ReplyRequest:
     temperature: float = 1.0
     top_p: float = 1.0
     seed: int = 0
+    token_ids: bool = False
+    """Whether the end has the ids of the tokens; only the service of Kitestring gives them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,6 +37,52 @@ class ReplyEnd:
 
     finish_reason: FinishReason
     tokens: int | None = None
+    ids: tuple[int, ...] = ()
+    """The sampled tokens, if the request asked for them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeasureRequest:
+    """A finished reply of `model` to be scored, and compared with a reference token by token.
+
+    `ids` are its tokens, end-of-text included.  Without a `reward` model there are no rewards, and
+    without a `reference` no tokens.
+    """
+
+    model: str
+    messages: tuple[Message, ...]
+    ids: tuple[int, ...]
+    temperature: float = 1.0
+    """Of the distributions that are compared; 0 counts as 1."""
+    reference: str | None = None
+    reward: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeasuredToken:
+    """A token of a reply, with log-probabilities in nats.
+
+    `text` is "" for an end-of-text and for a token that ends inside a character.  `kl` is the KL of
+    the model's distribution of this token to the reference's, over the whole vocabulary.
+    """
+
+    text: str
+    logprob: float
+    reference_logprob: float
+    kl: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReplyMeasures:
+    """The rewards of a reply by a reward model and its audit model, and its tokens.
+
+    A reward is None without the model.  `no_tokens` says why there are no tokens.
+    """
+
+    reward: float | None = None
+    audit: float | None = None
+    tokens: tuple[MeasuredToken, ...] = ()
+    no_tokens: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -25,7 +25,7 @@ LEASE_LIFETIME = timedelta(minutes=30)
 """How long a pair is reserved for the annotator who received it."""
 INVITE_LIFETIME = timedelta(days=7)
 """How long an invite link is valid."""
-PromptRole = Literal["sft", "train", "held-out", "audit", "live"]
+PromptRole = Literal["sft", "train", "held-out", "audit", "live", "probe"]
 Outcome = Literal["first", "second", "tie", "both_bad"]
 ScreenOutcome = Literal["a", "b", "tie", "both_bad"]
 FinishReason = Literal["stop", "length"]
@@ -39,7 +39,7 @@ RunStatus = Literal["running", "succeeded", "failed", "cancelled"]
 Arm = Literal[
     "random", "previous", "reference", "repeated", "imported", "written",
     "bald", "uncertainty", "d_optimal",
-    "gold", "reask", "practice", "live",
+    "gold", "reask", "practice", "live", "probe",
 ]  # fmt: skip
 CheckKind = Literal["gold", "reask", "practice"]
 
@@ -55,6 +55,12 @@ LIVE: Arm = "live"
 """Pairs that an annotator asked for in a live conversation.  Only that annotator judges them, and
 the reward model learns from them.  They measure nothing, because the annotator chose the prompt and
 saw earlier replies of the same models."""
+
+PROBE: Arm = "probe"
+"""Pairs of replies that a researcher chose in the playground.  Any annotator may get them from the
+queue, in every phase, and cannot tell them from other pairs.  The reward model learns from them,
+except on held-out and audit prompts.  They measure nothing, because the researcher chose the prompt
+and the replies."""
 
 RANDOM_STREAM: tuple[Arm, ...] = ("random", "previous", "reference", "repeated", "imported")
 """Arms of imported pairs and of pairs that the loop sampled without a reward model's choice.

@@ -21,6 +21,7 @@ from storage.records import (
     KEPT_APART,
     LEARNED_FROM,
     LIVE,
+    PROBE,
     RANDOM_STREAM,
     WRITTEN,
     AnnotatorKind,
@@ -49,6 +50,8 @@ _JUDGED = """
 """
 _JOINED = f"{_JUDGED} JOIN prompts AS p ON p.id = c.prompt"
 
+# A probe on an audit prompt would decide when training stops, and train the audit model.
+_LEARNED = "p.role <> 'held-out' AND NOT (c.arm = 'probe' AND p.role = 'audit')"
 _JUDGMENTS = f"""
     SELECT j.id AS judgment, j.comparison, c.prompt, p.messages::VARCHAR AS messages,
            c.first, c.second, f.text AS first_text, s.text AS second_text,
@@ -57,7 +60,7 @@ _JUDGMENTS = f"""
     {_JOINED}
     JOIN completions AS f ON f.id = c.first
     JOIN completions AS s ON s.id = c.second
-    WHERE p.role <> 'held-out' AND list_contains($kinds, a.kind)
+    WHERE {_LEARNED} AND list_contains($kinds, a.kind)
     ORDER BY j.id
 """
 
@@ -86,7 +89,7 @@ _EDITS = f"""
 """
 
 _KINDS = f"""
-    SELECT a.kind, count(*) AS n {_JOINED} WHERE p.role <> 'held-out'
+    SELECT a.kind, count(*) AS n {_JOINED} WHERE {_LEARNED}
     GROUP BY a.kind ORDER BY a.kind
 """
 
@@ -94,7 +97,7 @@ _BY_PROMPT = f"""
     SELECT c.prompt, count(*) AS judgments,
            count(*) FILTER (j.outcome IN ('first', 'second')) AS decisive,
            bool_or(list_contains($stream, c.arm)) AS random_stream
-    {_JOINED} WHERE p.role <> 'held-out' AND list_contains($kinds, a.kind)
+    {_JOINED} WHERE p.role <> 'held-out' AND c.arm <> 'probe' AND list_contains($kinds, a.kind)
     GROUP BY c.prompt ORDER BY c.prompt
 """
 
@@ -177,7 +180,9 @@ def write_sampling_plan_input(
     asked = {p.id: p for p in prompts.listing(db, role="train")}
     if not asked:
         raise ValueError("there are no train prompts; import some with `launch.py import`")
-    rows = db.read(_SAMPLED_SO_FAR, stream=list(RANDOM_STREAM), apart=[WRITTEN, LIVE, *CHECKS])
+    rows = db.read(
+        _SAMPLED_SO_FAR, stream=list(RANDOM_STREAM), apart=[WRITTEN, LIVE, PROBE, *CHECKS]
+    )
     used = PromptUsage(
         all={row["prompt"]: row["n"] for row in rows},
         stream={row["prompt"]: row["of_stream"] for row in rows},
@@ -263,7 +268,8 @@ class JudgedPrompt:
 
 
 def judged_prompts(db: Database, kinds: Sequence[AnnotatorKind]) -> list[JudgedPrompt]:
-    """Counts, by prompt, of the judgments that `write_judgments_input` would write."""
+    """Counts, by prompt, of the judgments that `write_judgments_input` would write, without probes:
+    the validation split does not use them."""
     rows = db.read(_BY_PROMPT, kinds=list(kinds), stream=list(RANDOM_STREAM))
     return [JudgedPrompt(**row) for row in rows]
 
@@ -272,7 +278,7 @@ def write_judgments_input(
     db: Database, inputs: Path, *, iteration: int, kinds: Sequence[AnnotatorKind] = LEARNED_FROM
 ) -> tuple[str, list[str]]:
     """Write judgments.parquet, the current judgments by these kinds of annotators without those on
-    held-out prompts; judged_by.json, the result of `judgment_counts_by_kind`; and gold.parquet,
+    held-out prompts and without probes on audit prompts; judged_by.json, the result of `judgment_counts_by_kind`; and gold.parquet,
     their answers to gold pairs.
 
     Returns the snapshot's hash (of the sorted judgment ids) and the ids.  Raises ValueError if
@@ -345,11 +351,11 @@ def labels_by_arm(db: Database) -> dict[int, dict[str, int]]:
 def labels_in(db: Database, iteration: Iteration) -> int:
     """The number of labels of one iteration, over all arms of the queue.
 
-    Live turns are not among them: they would end labeling before the pairs are judged that measure
-    the policy and the reward model.
+    Live turns and probes are not among them: they would end labeling before the pairs are judged
+    that measure the policy and the reward model.
     """
     found = labels_by_arm(db).get(iteration.number, {})
-    return sum(labels for arm, labels in found.items() if arm != LIVE)
+    return sum(labels for arm, labels in found.items() if arm not in (LIVE, PROBE))
 
 
 def _row(prompt: Prompt) -> dict[str, Any]:

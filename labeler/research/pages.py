@@ -21,6 +21,7 @@ from labeler.research.data.exporting.tab import ExportTab
 from labeler.research.data.importing.tab import ImportTab
 from labeler.research.data.marks.tab import MarksTab
 from labeler.research.models.lineage.tab import LineageTab
+from labeler.research.models.playground.tab import PlaygroundTab
 from labeler.research.models.reward.tab import RewardTab
 from labeler.research.models.samples.tab import SamplesTab
 from labeler.research.models.verdicts.tab import VerdictsTab
@@ -59,6 +60,7 @@ def pages(db: Database, loop: Loop, top: gr.HTML, *, accounts_changed: Callable[
         "Models": {
             "Verdicts": lambda: VerdictsTab(loop),
             "Reward model": lambda: RewardTab(loop),
+            "Playground": PlaygroundTab,
             "Samples": lambda: SamplesTab(db),
             "Lineage": lambda: LineageTab(db),
         },

@@ -14,7 +14,7 @@ from storage.records import Annotator, Iteration, Mark, ModelVersion, Outcome, R
 from storage.tables import annotators, iterations, models, prompts, runs, settings, snapshots
 
 _LABELS = """
-    SELECT count(*) FILTER (c.arm <> 'live') AS labels, max(j.created_at) AS latest,
+    SELECT count(*) FILTER (c.arm NOT IN ('live', 'probe')) AS labels, max(j.created_at) AS latest,
            count(*) FILTER (j.created_at >= $midnight) AS today
     FROM current_judgments AS j
     JOIN comparisons AS c ON c.id = j.comparison

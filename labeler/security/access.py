@@ -122,6 +122,9 @@ def rules(research_pages: Iterable[str] = ()) -> list[Rule]:
         _rule("viewer", "GET", r"/research/api/runs(/curves)?"),
         _rule("researcher", "GET", r"/research/download/[\w-]+"),
         _rule("researcher", "POST", r"/research/upload/pairs"),
+        _rule("researcher", "GET", r"/research/api/playground"),
+        _rule("researcher", "POST", r"/research/api/playground/(prepare|pairs)"),
+        _rule("researcher", "POST", r"/research/api/playground/replies", "stream"),
     ]
 
 

@@ -363,7 +363,12 @@ class ServingConfig(Section):
     queue: int = setting(
         32, "Replies of all people that are generated or wait at once; more are refused.", low=1
     )
-    per_person: int = setting(2, "Replies of one person that are generated or wait at once.", low=1)
+    per_person: int = setting(
+        3,
+        "Replies of one person that are generated or wait at once: a live turn has two, the "
+        "playground as many as this allows.",
+        low=1,
+    )
     vllm_memory: float = setting(
         0.4, "Share of the GPU's memory for each model with vLLM.", above=0, high=1
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -58,6 +58,46 @@ def sequence_kl(
         for row, part in zip(rows, parts, strict=True):
             totals[row] = part.sum().item()
     return totals
+
+
+class TokenLikelihood(NamedTuple):
+    """One token under two models; nats."""
+
+    logprob: float
+    reference_logprob: float
+    kl: float
+    """KL(policy ‖ reference) of the distributions of this token, over the whole vocabulary."""
+
+
+@torch.no_grad()
+def token_likelihoods(
+    policy: Any, reference: Any, text: Encoded, *, temperature: float
+) -> list[TokenLikelihood]:
+    """Each response token of a text under both models, whose distributions have this temperature.
+
+    ValueError if the models have different vocabularies.
+    """
+    device = next(policy.parameters()).device
+    ids = torch.tensor([text.ids], device=device)
+    places = torch.zeros_like(ids, dtype=torch.bool)
+    places[:, text.prompt_tokens - 1 : -1] = True
+    ours, theirs = (
+        run_model(model, ids, places, use_cache=False).logits.float() / temperature
+        for model in (policy, reference)
+    )
+    if ours.shape != theirs.shape:
+        raise ValueError(
+            f"the models have {ours.shape[-1]} and {theirs.shape[-1]} tokens in their vocabularies, "
+            "so their distributions cannot be compared"
+        )
+    sampled = ids[0, text.prompt_tokens :]
+    columns = (
+        token_logprobs(ours, sampled),
+        token_logprobs(theirs, sampled),
+        full_kl(ours, theirs),
+    )
+    rows = zip(*(column.tolist() for column in columns), strict=True)
+    return [TokenLikelihood(*row) for row in rows]
 
 
 def _batches(

@@ -25,7 +25,7 @@ from pipeline.models.text import CONTEXT, ChatTokenizer, LengthLimits, read_mess
 from pipeline.reward.likelihood import OUTCOME_CODES, TIE, UNSTATED, TieModel
 from pipeline.reward.validation_split import PromptJudgments, validation_prompts
 from pipeline.runs.rundir import Job, Note, Report, RunDirectory
-from storage.records import RANDOM_STREAM, Arm, digest
+from storage.records import PROBE, RANDOM_STREAM, Arm, digest
 
 _COLUMNS = (
     "judgment", "prompt", "messages", "first", "second", "first_text", "second_text",
@@ -63,6 +63,11 @@ class JudgedPair:
     @property
     def decisive(self) -> bool:
         return self.outcome < TIE
+
+    @property
+    def measures(self) -> bool:
+        """Whether a figure may use it.  Nobody saw an edit as a pair, and a researcher chose a probe."""
+        return not self.edited and self.arm != PROBE
 
     @property
     def random_stream(self) -> bool:
@@ -165,9 +170,9 @@ def split_by_prompt(
 
     Judgments of one prompt resemble each other; splitting by judgment overstates accuracy by ten
     points or more.  `validation_prompts` selects the prompts and raises ValueError if there is
-    nothing to learn or measure.  Edits on held-out prompts are in neither list.
+    nothing to learn or measure.  Edits and probes on held-out prompts are in neither list.
     """
-    judged = [pair for pair in pairs if not pair.edited]
+    judged = [pair for pair in pairs if pair.measures]
     held_out = validation_prompts(by_prompt(judged), share=held_out_share, seed=seed)
     train = [pair for pair in pairs if pair.prompt not in held_out]
     return train, [pair for pair in judged if pair.prompt in held_out]
@@ -198,12 +203,12 @@ def split_for_stopping(
     aside.  If the remaining judgments had no preference, nothing is set aside.
     """
     audit = {pair.prompt for pair in train if pair.audit}
-    prompts = {pair.prompt for pair in train}
+    prompts = {pair.prompt for pair in train if pair.measures}
     others = sorted(prompts - audit, key=lambda id: digest("audit", str(seed), id))
     more = max(0, round(share * len(prompts)) - len(audit))
     for outside in (audit | set(others[:more]), audit):
         learned = [pair for pair in train if pair.prompt not in outside]
-        audit_set = [pair for pair in train if pair.prompt in outside and not pair.edited]
+        audit_set = [pair for pair in train if pair.prompt in outside and pair.measures]
         if (len(audit_set) >= least or outside == audit) and any(pair.decisive for pair in learned):
             return learned, audit_set
     return list(train), []

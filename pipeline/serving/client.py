@@ -17,6 +17,7 @@ import time
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from contextlib import aclosing, contextmanager
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -35,7 +36,10 @@ from storage.generation_records import (
     GenerationBusy,
     GenerationRefused,
     LiveSettings,
+    MeasuredToken,
+    MeasureRequest,
     ReplyEnd,
+    ReplyMeasures,
     ReplyRequest,
 )
 from storage.records import Message
@@ -55,6 +59,7 @@ MODEL_MISSING = (
     "A model for the replies is missing. Tell the researcher: the server's log names it."
 )
 CROWDED = "Many people are waiting for replies. Try again in a minute."
+NO_MEASURES = "Rewards and token probabilities need serving.engine=transformers."
 OWN_REPLIES = "Wait until your other replies have ended."
 
 
@@ -108,6 +113,11 @@ class Generation:
         )
 
     @property
+    def at_once(self) -> int:
+        """How many replies one person can ask for at the same time."""
+        return self._config.serving.per_person
+
+    @property
     def live(self) -> LiveSettings:
         """How replies of live conversations are sampled: as the pairs of the queue."""
         config, sampling = self._config.live, self._config.sampling
@@ -147,28 +157,41 @@ class Generation:
         with self._counted(person):
             service = await self._ready(request.model)
             try:
+                own = self._config.serving.engine == "transformers"
+                asked = request if own else replace(request, token_ids=False)
                 async with self._client(service) as client:
-                    async for piece in _read(client, request):
+                    async for piece in _read(client, asked):
                         yield piece
             except httpx.TransportError as error:
                 _LOG.warning("The generation service failed: %r", error)
                 raise GenerationRefused(self.refusal() or STOPPED) from error
 
-    async def scores(
-        self, model: str, messages: list[dict[str, str]], responses: list[str]
-    ) -> list[float]:
-        """A reward model's rewards of responses to a conversation; only with our own service."""
+    async def measure(self, request: MeasureRequest, *, person: str) -> ReplyMeasures:
+        """The rewards and tokens of a finished reply; only with our own service.
+
+        It counts as a reply of `person`; raises as `stream` does.
+        """
         if self._config.serving.engine != "transformers":
-            raise GenerationRefused("Rewards need serving.engine=transformers.")
-        service = await self._ready(model)
-        body = {"model": model, "messages": messages, "responses": responses}
-        try:
-            async with self._client(service) as client:
-                reply = await client.post("score", json=body)
-        except httpx.TransportError as error:
-            raise GenerationRefused(self.refusal() or STOPPED) from error
+            raise GenerationRefused(NO_MEASURES)
+        body = {
+            "model": request.model,
+            "messages": [{"role": m.role, "content": m.content} for m in request.messages],
+            "token_ids": request.ids,
+            "temperature": request.temperature,
+            "reference": request.reference,
+            "reward": request.reward,
+        }
+        with self._counted(person):
+            service = await self._ready(request.model)
+            try:
+                async with self._client(service) as client:
+                    reply = await client.post("measure", json=body)
+            except httpx.TransportError as error:
+                raise GenerationRefused(self.refusal() or STOPPED) from error
         _raise_refusal(reply.status_code, reply.content)
-        return reply.json()["scores"]
+        found = reply.json()
+        tokens = tuple(MeasuredToken(**each) for each in found.pop("tokens"))
+        return ReplyMeasures(**found, tokens=tokens)
 
     def tick(self) -> None:
         """Stop the service if it is idle or a stage needs the device; call it every second."""
@@ -290,8 +313,8 @@ async def _read(client: httpx.AsyncClient, request: ReplyRequest) -> AsyncGenera
         "seed": request.seed,
         "stream": True,
         "stream_options": {"include_usage": True},
-    }
-    reason, tokens = None, None
+    } | ({"return_token_ids": True} if request.token_ids else {})
+    reason, tokens, ids = None, None, ()
     async with client.stream("POST", "chat/completions", json=body) as reply:
         if not reply.is_success:
             _raise_refusal(reply.status_code, await reply.aread())
@@ -307,9 +330,10 @@ async def _read(client: httpx.AsyncClient, request: ReplyRequest) -> AsyncGenera
                     reason = choice.get("finish_reason") or reason
                 if usage := event.get("usage"):
                     tokens = usage.get("completion_tokens")
+                ids = tuple(event.get("token_ids", ids))
     if reason not in ("stop", "length"):
         raise GenerationRefused(STOPPED)
-    yield ReplyEnd(finish_reason=reason, tokens=tokens)
+    yield ReplyEnd(finish_reason=reason, tokens=tokens, ids=ids)
 
 
 def _raise_refusal(status: int, content: bytes) -> None:

@@ -70,7 +70,8 @@ class Reply:
         self._say(ended=ended)
         if ended:
             reason = "stop" if stopped else "length"
-            self.emit(ReplyEnd(finish_reason=reason, tokens=len(self._ids)))
+            ids = tuple(self._ids) if request.token_ids else ()
+            self.emit(ReplyEnd(finish_reason=reason, tokens=len(self._ids), ids=ids))
         return ended
 
     def _say(self, *, ended: bool) -> None:

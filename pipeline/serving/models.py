@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -12,12 +13,13 @@ import torch
 from pipeline.config.sections import Config
 from pipeline.models.devices import inference_dtype, pick_device
 from pipeline.models.generate import Sampler
+from pipeline.reward.audit import AUDIT
 from pipeline.reward.scoring import RewardModel
 from storage.generation_records import ReplyRequest
 from storage.records import Message
 
-MAX_LOADED = 4
-"""Models in memory: the policy, the previous one, the reference and the reward model."""
+MAX_LOADED = 5
+"""Models in memory: the policy, the previous one, the reference, the reward model and its audit model."""
 
 
 class UnknownModel(LookupError):
@@ -46,17 +48,29 @@ class Models:
         """A reward model; raises as `sampler` does."""
         return self._get(id, lambda path: RewardModel.load(path, device=self.device))
 
-    def _get(self, id: str, load: Callable[[str], Any]) -> Any:
+    def audit(self, id: str) -> RewardModel | None:
+        """The audit model of a reward model, None if it has none; raises as `sampler` does."""
+        path = self._paths().get(id)
+        if path is None:
+            raise UnknownModel(f"this workspace has no model {id}")
+        folder = Path(path) / AUDIT
+        if not folder.is_dir():
+            return None
+        load = lambda _: RewardModel.load(folder, device=self.device)  # noqa: E731
+        return self._get(id, load, part=AUDIT)
+
+    def _get(self, id: str, load: Callable[[str], Any], *, part: str = "") -> Any:
+        key = f"{id}/{part}"
         with self._lock:
-            if id not in self._loaded:
+            if key not in self._loaded:
                 path = self._paths().get(id)
                 if path is None:
                     raise UnknownModel(f"this workspace has no model {id}")
                 while len(self._loaded) >= MAX_LOADED:
                     self._loaded.popitem(last=False)
-                self._loaded[id] = load(path)
-            self._loaded.move_to_end(id)
-            return self._loaded[id]
+                self._loaded[key] = load(path)
+            self._loaded.move_to_end(key)
+            return self._loaded[key]
 
     def _load_sampler(self, path: str) -> Sampler:
         dtype = inference_dtype(self._config.model, self.device)

@@ -11,6 +11,7 @@ import json
 import time
 import uuid
 from collections.abc import AsyncIterator
+from dataclasses import asdict
 from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -22,9 +23,13 @@ from starlette.routing import Route
 from pipeline.models.hub import ModelUnavailable
 from pipeline.models.text import TooLong
 from pipeline.serving.engine import Engine, Piece, QueueFull, Reply
+from pipeline.serving.measures import measured
 from pipeline.serving.models import Models, UnknownModel, prompt_ids
-from storage.generation_records import ReplyEnd, ReplyRequest
+from storage.generation_records import MeasureRequest, ReplyEnd, ReplyRequest
 from storage.records import Message
+
+MAX_MEASURED = 8_192
+"""Tokens of a reply that is measured."""
 
 STATUS: dict[type[Exception], int] = {
     UnknownModel: 404,
@@ -62,6 +67,7 @@ class ChatBody(BaseModel):
     seed: int | None = None
     stream: bool = False
     stream_options: StreamOptions = StreamOptions()
+    return_token_ids: bool = False
 
     def request(self) -> ReplyRequest:
         """The reply that is asked for; without a seed, another one each time."""
@@ -72,16 +78,31 @@ class ChatBody(BaseModel):
             temperature=self.temperature,
             top_p=self.top_p,
             seed=uuid.uuid4().int % 2**63 if self.seed is None else self.seed,
+            token_ids=self.return_token_ids,
         )
 
 
-class ScoreBody(BaseModel):
-    """``POST /v1/score``: responses to one conversation, for a reward model."""
+class MeasureBody(BaseModel):
+    """``POST /v1/measure``: the rewards and the tokens of a reply of `model`."""
 
     model_config = ConfigDict(extra="forbid")
     model: str
     messages: list[Turn] = Field(min_length=1)
-    responses: list[str] = Field(min_length=1, max_length=64)
+    token_ids: list[int] = Field(min_length=1, max_length=MAX_MEASURED)
+    temperature: float = Field(default=1.0, ge=0)
+    reference: str | None = None
+    reward: str | None = None
+
+    def request(self) -> MeasureRequest:
+        """The reply to measure."""
+        return MeasureRequest(
+            model=self.model,
+            messages=tuple(Message(turn.role, turn.content) for turn in self.messages),
+            ids=tuple(self.token_ids),
+            temperature=self.temperature,
+            reference=self.reference,
+            reward=self.reward,
+        )
 
 
 def service(models: Models, engine: Engine) -> Starlette:
@@ -96,13 +117,13 @@ def service(models: Models, engine: Engine) -> Starlette:
             return StreamingResponse(events, media_type="text/event-stream")
         return JSONResponse(await _whole(asked.model, pieces))
 
-    async def score(request: Request) -> Response:
-        body = ScoreBody.model_validate_json(await request.body())
-        conversation = [Message(turn.role, turn.content) for turn in body.messages]
-        scores = await asyncio.to_thread(
-            lambda: models.reward(body.model)([conversation] * len(body.responses), body.responses)
-        )
-        return JSONResponse({"model": body.model, "scores": scores})
+    one_at_a_time = asyncio.Semaphore(1)  # a long reply takes as much memory as a batch
+
+    async def measuring(request: Request) -> Response:
+        asked = MeasureBody.model_validate_json(await request.body()).request()
+        async with one_at_a_time:
+            found = await asyncio.to_thread(measured, models, asked)
+        return JSONResponse(asdict(found))
 
     async def listing(_request: Request) -> Response:
         data = [{"id": id, "object": "model", "owned_by": "kitestring"} for id in models.ids()]
@@ -118,7 +139,7 @@ def service(models: Models, engine: Engine) -> Starlette:
     return Starlette(
         routes=[
             Route("/v1/chat/completions", chat, methods=["POST"]),
-            Route("/v1/score", score, methods=["POST"]),
+            Route("/v1/measure", measuring, methods=["POST"]),
             Route("/v1/models", listing),
             Route("/health", health),
         ],
@@ -183,7 +204,9 @@ async def _events(model: str, pieces: _Pieces, *, usage: bool) -> AsyncIterator[
             elif isinstance(piece, ReplyEnd):
                 yield event({}, piece.finish_reason)
                 if usage:
-                    yield _sse(head | {"choices": [], "usage": {"completion_tokens": piece.tokens}})
+                    ids = {"token_ids": piece.ids} if piece.ids else {}
+                    usage_of = {"usage": {"completion_tokens": piece.tokens}}
+                    yield _sse(head | {"choices": []} | usage_of | ids)
                 yield "data: [DONE]\n\n"
             else:
                 yield _sse({"error": {"message": _sentence(piece), "code": 500}})

@@ -152,8 +152,8 @@ class LabelClient:
             pause = min(_MAX_PAUSE, 2 * pause)
 
 
-NO_TIMEOUT = ("import", "export", "backup", "verify")
-"""Commands whose duration grows with the data; after a timeout they would still be running."""
+NO_TIMEOUT = ("import", "export", "backup", "verify", "ask")
+"""Commands whose duration grows with the data or with a model; after a timeout they would still be running."""
 
 
 class AdminClient:

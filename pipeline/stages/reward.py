@@ -58,7 +58,7 @@ def run(job: Job, report: Report, directory: RunDirectory) -> RewardSummary:
     """Train on inputs/judgments.parquet from the SFT weights; saves model/ and model/audit/."""
     config = job.config.reward
     chat, pairs, split, kinds = prepare(job, report, directory)
-    judged = _without_edits(pairs)  # no figure uses edits
+    judged = _measuring(pairs)
     gold = read_gold(directory.inputs)
     training = replace(Training.of_job(job, chat, directory.checkpoint, report), gold=gold)
     model, stop = fit(training, split, kinds)
@@ -106,6 +106,10 @@ def run(job: Job, report: Report, directory: RunDirectory) -> RewardSummary:
         quality=quality,
         predicted_pairs=predict(job, report, directory, device=training.device),
     )
+
+
+def _measuring(pairs: Sequence[JudgedPair]) -> list[JudgedPair]:
+    return [pair for pair in pairs if pair.measures]
 
 
 def _without_edits(pairs: Sequence[JudgedPair]) -> list[JudgedPair]:
@@ -206,7 +210,7 @@ def measure_annotators(
     gold: Sequence[GoldJudgment] = (),
 ) -> AnnotatorFit:
     """The weight of each annotator's judgments; warns of annotators with a low weight."""
-    folds = [(split.unseen, model), *([(_without_edits(split.learned), audit)] if audit else [])]
+    folds = [(split.unseen, model), *([(_measuring(split.learned), audit)] if audit else [])]
     found = reliability(
         folds,
         annotator_ids(pairs),

@@ -66,7 +66,7 @@ def add(connection: duckdb.DuckDBPyConnection, comparisons: Sequence[str] | None
 #
 # If an annotator judged an item in several comparisons, the latest judgment counts.  Sides are the
 # stored ones; only twins are reversed, so that their texts are in one order.  Few comparisons are
-# twins, so the others are grouped without a join.
+# twins, so the others are grouped without a join.  Probes are no items: a researcher chose them.
 PEOPLE = """
     people AS MATERIALIZED (
         SELECT id, kind, (row_number() OVER (ORDER BY NOT list_contains($kinds, kind), id) - 1
@@ -80,7 +80,8 @@ _SHARED = """
         SELECT j.comparison, j.created_at, p.number,
                CASE j.outcome WHEN 'second' THEN 0 WHEN 'tie' THEN 1 WHEN 'first' THEN 2 ELSE 3 END
                AS level
-        FROM current_judgments AS j JOIN people AS p ON p.id = j.annotator {where}),
+        FROM current_judgments AS j JOIN people AS p ON p.id = j.annotator
+        WHERE j.comparison NOT IN (SELECT id FROM comparisons WHERE arm = 'probe') {where}),
     turned AS (
         SELECT t.item, min(j.comparison) AS comparison, j.number,
                arg_max(CASE WHEN t.flipped AND j.level IN (0, 2) THEN 2 - j.level ELSE j.level END,
@@ -95,7 +96,7 @@ _SHARED = """
         SELECT min(comparison), list_sort(list((4 * number + level)::INTEGER))
         FROM turned GROUP BY item HAVING count(*) >= 2)
 """
-_OF_ITERATION = "WHERE j.comparison IN (SELECT id FROM comparisons WHERE iteration = $iteration)"
+_OF_ITERATION = "AND j.comparison IN (SELECT id FROM comparisons WHERE iteration = $iteration)"
 
 
 def shared_ratings(*, of_iteration: bool = False) -> str:

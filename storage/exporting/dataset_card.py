@@ -50,7 +50,7 @@ _COLUMNS = {
     "conversation": "the live conversation of a pair of the arm live",
     "turn": "the turn of that conversation, from 1",
     "messages": "the prompt as chat messages",
-    "prompt_role": "train, sft, live, held-out or audit; do not train on the last two",
+    "prompt_role": "train, sft, live, probe, held-out or audit; do not train on the last two",
     "response_a": "the response on the left of the screen",
     "response_b": "the response on the right",
     "model_a": "the model that wrote response_a",

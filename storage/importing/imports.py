@@ -47,6 +47,7 @@ from storage.records import (
     CHECKS,
     LIVE,
     MAX_VIEW_MS,
+    PROBE,
     AnnotatorKind,
     Completion,
     Prompt,
@@ -117,7 +118,7 @@ def import_prompts(
     def parse(cells: Cells) -> tuple[int, Prompt]:
         made = Prompt.make(cells.prompt(), role=role or "train")
         length.require_fit(made.messages)
-        roles = [each for each in get_args(PromptRole) if each != "live"]
+        roles = [each for each in get_args(PromptRole) if each not in ("live", "probe")]
         chosen = cells.choice("role", roles, role or default_role(made.id))
         return cells.line, Prompt(
             id=made.id,
@@ -405,6 +406,7 @@ def _judgment_vote(
         excluded=cells.boolean("excluded") or False,
         exclusion_reason=cells.text("exclusion_reason", ""),
         live_turn=_live_turn(cells),
+        probe=cells.name("arm", "") == PROBE,
         **_check(cells),
     )
 

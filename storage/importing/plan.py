@@ -16,6 +16,7 @@ from storage.importing.votes import Answer, Pair, Vote, external_model, in_order
 from storage.records import (
     KEPT_APART,
     LIVE,
+    PROBE,
     Annotator,
     AnnotatorKind,
     Check,
@@ -443,8 +444,8 @@ class _Planner:
             first=pair.first.completion_id(pair.prompt),
             second=pair.second.completion_id(pair.prompt),
             iteration=0,  # before the loop: judged elsewhere, and never in the queue
-            # A live pair measures nothing here either.
-            arm=LIVE if vote.live_turn else vote.check or "imported",
+            # A live pair or a probe measures nothing here either.
+            arm=LIVE if vote.live_turn else PROBE if vote.probe else vote.check or "imported",
             item=vote.item,
             conversation=conversation,
             turn=turn,

@@ -50,8 +50,9 @@ class Vote:
     """One row: `a` was on the left and `b` on the right, unless the sides are unknown.
 
     `kind` is the annotator's kind, None if the row does not have it.  Only raw exports have `id`,
-    `comparison`, `swapped`, `replaces`, `withdrawn_at`, `excluded`, `exclusion_reason`, and of checks `check`, `expected`,
-    `explanation` and `repeats`, which are stored unchanged; `live_turn` is a live conversation and its turn.
+    `comparison`, `swapped`, `replaces`, `withdrawn_at`, `excluded`, `exclusion_reason`, and of checks
+    `check`, `expected`, `explanation` and `repeats`, which are stored unchanged; `live_turn` is a live
+    conversation and its turn, and `probe` says that the pair is a probe.
     """
 
     line: int
@@ -85,6 +86,7 @@ class Vote:
     repeats: str | None = None
     explanation: str = ""
     live_turn: tuple[str, int] | None = None
+    probe: bool = False
 
     def comparison_id(self) -> str:
         """The comparison's id, which depends on the item and not on the order of the responses."""

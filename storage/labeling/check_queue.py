@@ -19,6 +19,7 @@ from storage.labeling.check_schedule import due
 from storage.labeling.queue_cache import QueueCache, QueueItem
 from storage.records import (
     LIVE,
+    PROBE,
     Check,
     CheckKind,
     Comparison,
@@ -224,8 +225,10 @@ def _next_reask(tx: Transaction, annotator: str, held: Iterable[str]) -> QueueIt
     for id in sorted(left, key=lambda id: keyed(key, f"reask {annotator} {id}")):
         judgment = asked.pairs[id]
         item = cache.item(tx, id)
-        # A live turn belongs to its conversation, and an imported pair was judged elsewhere.
-        fits = item.comparison.arm not in (LIVE, "imported") and annotator not in item.familiar
+        # A live turn belongs to its conversation, an imported pair was judged elsewhere, and nobody
+        # is measured with a probe.
+        others = (LIVE, PROBE, "imported")
+        fits = item.comparison.arm not in others and annotator not in item.familiar
         if judgment and not item.flags and fits:
             return _ask_again(tx, item.comparison, annotator, judgment, key)
     return None

@@ -17,7 +17,7 @@ import pandas as pd
 
 from storage.engine.database import Database
 from storage.errors import NotFound
-from storage.labeling.queue_cache import SERVED
+from storage.labeling.queue_cache import IN_EVERY_PHASE, SERVED
 from storage.records import (
     CHECKS,
     KEPT_APART,
@@ -42,7 +42,7 @@ _LEARNED = f"""
     JOIN annotators AS a ON a.id = j.annotator
     WHERE j.id IN (SELECT unnest($ids)) AND j.outcome IN ('first', 'second')
       AND c.iteration = $iteration AND a.kind <> 'model'
-      AND c.arm NOT IN ('imported', 'written', {", ".join(map(repr, CHECKS))})
+      AND c.arm NOT IN ('imported', 'written', 'probe', {", ".join(map(repr, CHECKS))})
       AND p.role NOT IN ({", ".join(map(repr, KEPT_APART))})
     ORDER BY j.id
 """
@@ -67,7 +67,7 @@ _OPEN = f"""
           WHERE prompt IN (SELECT unnest($prompts))) AS c
     JOIN completions AS t ON t.id = c.completion
     LEFT JOIN checks AS k ON k.comparison = c.id
-    WHERE (c.iteration >= coalesce(({SERVED}), 0) OR c.arm = 'written' OR k.active)
+    WHERE (c.iteration >= coalesce(({SERVED}), 0) OR {IN_EVERY_PHASE} OR k.active)
       AND c.arm <> 'imported'
       AND (k.annotator IS NULL OR k.annotator = $annotator)
       AND c.id NOT IN (SELECT comparison FROM standing_judgments WHERE annotator = $annotator)

@@ -35,7 +35,8 @@ _UNANIMOUS = """
         JOIN annotators AS a ON a.id = j.annotator
         JOIN items AS i ON i.comparison = j.comparison
         LEFT JOIN predictions AS p ON p.comparison = j.comparison
-        WHERE list_contains($kinds, a.kind)),
+        WHERE list_contains($kinds, a.kind)
+          AND j.comparison NOT IN (SELECT id FROM comparisons WHERE arm = 'probe')),
     agreed AS (
         SELECT item, min(comparison) AS comparison, arg_min(turned, comparison) AS turned,
                bool_and(prefers_first) AS first, count(DISTINCT annotator) AS judgments,

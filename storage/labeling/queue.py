@@ -19,7 +19,15 @@ from storage.engine.transaction import Transaction
 from storage.errors import NotLeased
 from storage.labeling.check_queue import mixed
 from storage.labeling.check_schedule import due
-from storage.labeling.queue_cache import IN_USE, QUEUED, SERVED, QueueCache, QueueItem, grant
+from storage.labeling.queue_cache import (
+    IN_EVERY_PHASE,
+    IN_USE,
+    QUEUED,
+    SERVED,
+    QueueCache,
+    QueueItem,
+    grant,
+)
 from storage.labeling.text_cache import TextCache, Texts
 from storage.records import LEASE_LIFETIME, CheckKind, Comparison, Prompt
 from storage.sides import shown_swapped
@@ -71,7 +79,7 @@ def lease(
     lifetime: timedelta = LEASE_LIFETIME,
 ) -> Leased:
     """Lease up to `n` pairs to this annotator, from the newest iteration that has pairs and from
-    the written pairs.
+    the written pairs and probes.
 
     Pairs that they already hold come first, except the ids in `holding`: a reloaded page gets the
     same pairs again, and so does an undo.  Pairs that another annotator has judged come next, then
@@ -265,8 +273,8 @@ _PROGRESS = f"""
             WHERE id NOT IN (FROM past) AND id NOT IN (FROM known)) AS remaining,
            ({SERVED}) AS iteration,
            (SELECT count(*) FROM mine JOIN comparisons AS c ON c.id = mine.comparison
-            WHERE ({QUEUED} AND c.arm <> 'written')
-               OR ((c.arm = 'written' OR c.id IN (SELECT comparison FROM checks))
+            WHERE ({QUEUED} AND NOT {IN_EVERY_PHASE})
+               OR (({IN_EVERY_PHASE} OR c.id IN (SELECT comparison FROM checks))
                    AND mine.created_at >= ({_BEGUN}))) AS done,
            (SELECT count(*) FROM acted ANTI JOIN checks USING (comparison)) AS pairs,
            (SELECT count(*) FROM mine ANTI JOIN checks USING (comparison)) AS own_pairs,
@@ -286,7 +294,7 @@ class Progress:
     skipped, including pairs leased to others, and the checks that will be among them.  Pairs that
     they are never asked about (`QueueItem.familiar`) are not among them.  `iteration`
     is the one being labeled, or None.  `done` are their judgments of this round: those of pairs in
-    the queue, and of written pairs and checks only since the iteration began.
+    the queue, and of written pairs, probes and checks only since the iteration began.
     """
 
     judged: int

@@ -1,8 +1,8 @@
 """The writer thread's cache of the queue, which makes leasing fast.
 
 The cache is filled from the tables, applies each stored record, and is dropped when a transaction
-is rolled back.  It has the comparisons of the newest iteration that has any, the written pairs, the
-checks, and any other comparison for which an act arrives.
+is rolled back.  It has the comparisons of the newest iteration that has any, the written pairs and
+probes, the checks, and any other comparison for which an act arrives.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from storage.errors import NotFound
 from storage.records import (
     CHECKS,
     LIVE,
+    PROBE,
     WRITTEN,
     Annotator,
     Comparison,
@@ -37,8 +38,11 @@ Act = Judgment | Skip | Flag
 SERVED = "SELECT max(number) AS number FROM iterations WHERE phase <> 'sampling'"
 """The iteration whose pairs are leased, until those of the next one are sampled; NULL before the
 first."""
-QUEUED = f"((c.iteration = ({SERVED}) AND c.arm NOT IN ('imported', 'live')) OR c.arm = 'written')"
-"""Whether the comparison `c` is in the queue: it is of that iteration, or a written pair."""
+IN_EVERY_PHASE = "(c.arm = 'written' OR (c.arm = 'probe' AND c.iteration > 0))"
+"""Whether the comparison `c` stays in the queue until it is judged: a written pair, or a probe that
+was not imported with judgments."""
+QUEUED = f"((c.iteration = ({SERVED}) AND c.arm NOT IN ('imported', 'live')) OR {IN_EVERY_PHASE})"
+"""Whether the comparison `c` is in the queue: it is of that iteration, or in every phase."""
 IN_USE = f"({QUEUED} AND c.prompt NOT IN (FROM retired_prompts))"
 """Whether, in addition, its prompt is not retired: only such pairs are leased."""
 _QUEUED = f"SELECT c.id FROM comparisons AS c WHERE {IN_USE}"
@@ -376,6 +380,8 @@ class QueueCache:
             return False
         if comparison.arm == WRITTEN:
             return True
+        if comparison.arm == PROBE:
+            return comparison.iteration > 0
         return comparison.iteration == self.iteration and comparison.arm not in ("imported", LIVE)
 
     def _is_queued(self, item: QueueItem) -> bool:

@@ -6,7 +6,14 @@ import asyncio
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 
-from storage.generation_records import CurrentModels, LiveSettings, ReplyEnd, ReplyRequest
+from storage.generation_records import (
+    CurrentModels,
+    LiveSettings,
+    MeasureRequest,
+    ReplyEnd,
+    ReplyMeasures,
+    ReplyRequest,
+)
 
 _LIVE = LiveSettings(replies="reference", turns=3, temperatures=(1.0, 0.5))
 _MODELS = CurrentModels(policy="policy-1", reference="sft-1")
@@ -28,6 +35,9 @@ class Scripted:
     models: CurrentModels = _MODELS
     asked: list[ReplyRequest] = field(default_factory=list)
     open: int = 0
+    at_once: int = 3
+    measures: ReplyMeasures | Exception = field(default_factory=ReplyMeasures)
+    measured: list[MeasureRequest] = field(default_factory=list)
     pause: asyncio.Event | None = None
     """Holds every reply after its first word until it is set."""
 
@@ -57,6 +67,14 @@ class Scripted:
             for word in text.split(" "):
                 yield word + " "
                 await (self.pause.wait() if self.pause else asyncio.sleep(0))
-            yield ReplyEnd(finish_reason="stop", tokens=len(text))
+            ids = tuple(text.encode()) if request.token_ids else ()
+            yield ReplyEnd(finish_reason="stop", tokens=len(text), ids=ids)
         finally:
             self.open -= 1
+
+    async def measure(self, request: MeasureRequest, *, person: str) -> ReplyMeasures:
+        assert person.startswith(("who-", "a-"))
+        self.measured.append(request)
+        if isinstance(self.measures, Exception):
+            raise self.measures
+        return self.measures

@@ -63,6 +63,8 @@ RESEARCH: dict[str, frozenset[str]] = {
     "/research/download/audit": frozenset({"GET"}),
     **dict.fromkeys(("/research/api/runs", "/research/api/runs/curves"), frozenset({"GET"})),
     "/research/upload/pairs": ACT,
+    "/research/api/playground": frozenset({"GET"}),
+    **dict.fromkeys((f"/research/api/playground/{name}" for name in ("prepare", "replies", "pairs")), ACT),
     **dict.fromkeys(
         (f"/research/gradio_api/{call}" for call in ("queue/join", "cancel", "reset", "reset/")), ACT,
     ),
@@ -83,7 +85,8 @@ def allowed(role: str, path: str) -> frozenset[str]:
         return READ if role in LABELING else frozenset()
     if path.startswith("/research") and path.removeprefix("/research") in PAGE:
         return READ if role in READING else frozenset()
-    if path in ("/research/upload/pairs", "/research/download/audit") and role in VIEWERS:
+    closed = ("/research/upload", "/research/download/audit", "/research/api/playground")
+    if path.startswith(closed) and role in VIEWERS:
         return frozenset()
     return RESEARCH.get(path, frozenset()) if role in READING else frozenset()
 

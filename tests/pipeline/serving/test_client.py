@@ -15,6 +15,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import aclosing, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,9 @@ from storage.generation_records import (
     CurrentModels,
     GenerationBusy,
     GenerationRefused,
+    MeasureRequest,
     ReplyEnd,
+    ReplyMeasures,
     ReplyRequest,
 )
 from storage.records import Message
@@ -89,6 +92,47 @@ def test_a_reply_arrives_in_pieces_and_ends(warm: Generation) -> None:
     assert end == ReplyEnd(finish_reason=end.finish_reason, tokens=end.tokens)
     assert 0 < end.tokens <= 12
     assert asyncio.run(read(warm, SHORT)) == [*texts, end]  # the same seed
+
+
+def test_a_finished_reply_is_measured(warm: Generation) -> None:
+    """The reply of the model itself: its own log-probabilities, and no KL to a copy of it."""
+
+    async def measured() -> tuple[Any, ReplyMeasures]:
+        *_, end = await read(warm, replace(SHORT, token_ids=True))
+        asked = MeasureRequest(
+            model="policy-1", messages=SHORT.messages, ids=end.ids, reference="sft-1"
+        )
+        return end, await warm.measure(asked, person="ada")
+
+    end, found = asyncio.run(measured())
+    assert len(found.tokens) == len(end.ids) == end.tokens
+    assert {token.kl for token in found.tokens} == {0.0}
+    assert all(token.logprob == token.reference_logprob < 0 for token in found.tokens)
+    assert (found.reward, found.audit) == (None, None)
+    assert not asyncio.run(read(warm, SHORT))[-1].ids  # only if asked
+
+
+def test_measuring_counts_as_a_reply_and_stops_while_a_stage_runs(
+    warm: Generation, tmp_path: Path
+) -> None:
+    asked = MeasureRequest(model="sft-1", messages=SHORT.messages, ids=(5, 6))
+
+    async def crowd() -> None:
+        small = made(tmp_path / "log", settings={"serving.per_person": "1"})
+        small._services = warm._services  # the same process
+        async with aclosing(small.stream(LONG, person="ada")) as one:
+            await anext(one)
+            with pytest.raises(GenerationBusy, match="your other replies"):
+                await small.measure(asked, person="ada")
+            assert await small.measure(asked, person="ben") == ReplyMeasures()
+
+    asyncio.run(crowd())
+    trained = made(tmp_path / "log", running=lambda: "PPO")
+    with pytest.raises(GenerationRefused, match="PPO stage uses the device"):
+        asyncio.run(trained.measure(asked, person="ada"))
+    foreign = made(tmp_path / "log", settings={"serving.engine": "vllm"})
+    with pytest.raises(GenerationRefused, match=r"serving\.engine=transformers"):
+        asyncio.run(foreign.measure(asked, person="ada"))
 
 
 def test_only_the_owner_can_reach_the_socket(warm: Generation) -> None:

@@ -20,6 +20,7 @@ ROLES = {
     "train": "sampled for annotators and in policy training",
     "held-out": "samples and win rates before and after training; not used for training",
     "live": "turns of live conversations; reward models learn from them, nothing is sampled",
+    "probe": "sent from the playground; reward models learn from them, nothing is sampled",
     "audit": "reserved for an audit reward model that PPO does not use",
 }
 COMMANDS = (

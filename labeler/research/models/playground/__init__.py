@@ -1,0 +1,1 @@
+"""The playground: one prompt to several policies, side by side."""
