@@ -61,8 +61,7 @@ def page(studio, script, request):  # noqa: ARG001 (a page of the new script)
 
 
 def open_playground(page: Page, url: str) -> None:
-    page.goto(f"{url}/research/")
-    page.get_by_role("tab", name="Playground").click()
+    page.goto(f"{url}/research/?tab=models&section=playground")
 
 
 def ask(page: Page, script: Scripted, *texts) -> None:
@@ -149,7 +148,7 @@ def test_a_narrow_page_does_not_scroll_sideways_and_says_when_a_stage_runs(page,
     ask(page, script, "One " * 60, "Two.", "x" * 200)
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
     script.stage = "PPO"
-    page.get_by_role("tab", name="Data").click()
-    page.get_by_role("tab", name="Playground").click()
+    page.locator(".ks-page-links a", has_text="Data").click()
+    page.locator(".ks-page-links a", has_text="Models").click()
     expect(page.locator(".pg-reason")).to_contain_text("The PPO stage uses the device.")
     expect(page.get_by_role("button", name="Ask")).to_be_disabled()
