@@ -35,6 +35,7 @@ class Scripted:
     models: CurrentModels = _MODELS
     asked: list[ReplyRequest] = field(default_factory=list)
     open: int = 0
+    most_open: int = 0
     at_once: int = 3
     measures: ReplyMeasures | Exception = field(default_factory=ReplyMeasures)
     measured: list[MeasureRequest] = field(default_factory=list)
@@ -59,6 +60,7 @@ class Scripted:
         self.asked.append(request)
         text = self.texts.pop(0)
         self.open += 1
+        self.most_open = max(self.most_open, self.open)
         try:
             if isinstance(text, Exception):
                 yield "Well, "
