@@ -273,6 +273,13 @@ def role_(
         show(target.call("users.role", name=name, role=role), as_json)
 
 
+@users.command("revoke")
+def revoke(name: str, workspace: Workspace = DEFAULT, as_json: AsJson = False) -> None:
+    """Revoke a person's invites and API tokens; browsers stay signed in."""
+    with connect(workspace) as target:
+        show(target.call("users.revoke", name=name), as_json)
+
+
 def _create_database(workspace: Path) -> None:
     """Create the database of a workspace that has only settings; NotFound if it has neither.
 

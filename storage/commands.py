@@ -86,6 +86,7 @@ class Commands:
             "users.disable": self._disable,
             "users.enable": self._enable,
             "users.role": self._set_role,
+            "users.revoke": self._revoke,
         }
 
     def register(self, name: str, command: Callable[..., Any]) -> None:
@@ -280,6 +281,13 @@ class Commands:
 
     def _set_role(self, name: str, role: AnnotatorRole) -> dict[str, Any]:
         return _public(annotators.set_role(self._db, self._user(name).id, role))
+
+    def _revoke(self, name: str) -> dict[str, Any]:
+        user = self._user(name)
+        return {
+            "name": user.name,
+            "revoked": tokens.revoke_kinds(self._db, user.id, ("invite", "api")),
+        }
 
     def _user(self, name: str) -> Annotator:
         user = annotators.by_name(self._db, name)

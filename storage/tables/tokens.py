@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import secrets
 from collections.abc import Collection
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 from urllib.parse import quote
@@ -21,6 +21,15 @@ _CHECK = """
     SELECT a.* FROM tokens AS t JOIN annotators AS a ON a.id = t.annotator
     WHERE t.hash = $hash AND list_contains($kinds, t.kind) AND NOT t.revoked AND NOT a.disabled
       AND (t.expires_at IS NULL OR t.expires_at > $now)
+"""
+_WAYS = """
+    WITH live AS (
+        SELECT annotator, kind FROM tokens
+        WHERE NOT revoked AND (expires_at IS NULL OR expires_at > $now))
+    SELECT a.id, (SELECT count(*) FROM live WHERE annotator = a.id AND kind = 'invite') AS invites,
+           (SELECT count(*) FROM live WHERE annotator = a.id AND kind = 'api') AS tokens,
+           (SELECT count(*) FROM linked_identities WHERE annotator = a.id) AS linked
+    FROM annotators AS a
 """
 _ANNOTATOR = "SELECT name, disabled FROM annotators WHERE id = $id"
 _LIVE = "SELECT * FROM tokens WHERE annotator = $annotator AND NOT revoked"
@@ -84,6 +93,32 @@ def _token_parameters(secret: str, kinds: Collection[TokenKind]) -> dict[str, An
 def revoke(db: Database, secret: str) -> None:
     """Revoke one secret, if it is known."""
     db.write(lambda tx: _revoke(tx, _BY_HASH, hash=hash_secret(secret)))
+
+
+def revoke_kinds(db: Database, annotator: str, kinds: Collection[TokenKind]) -> int:
+    """Revoke the secrets of these kinds of an annotator; returns how many there were."""
+
+    def operation(tx: Transaction) -> int:
+        live = [from_row(Token, row) for row in tx.rows(_LIVE, annotator=annotator)]
+        chosen = [replace(token, revoked=True) for token in live if token.kind in kinds]
+        tx.store(*chosen)
+        return len(chosen)
+
+    return db.write(operation)
+
+
+@dataclass(frozen=True)
+class Ways:
+    """How an annotator can sign in: valid invites and API tokens, and accounts at OpenID providers."""
+
+    invites: int = 0
+    tokens: int = 0
+    linked: int = 0
+
+
+def ways(db: Database) -> dict[str, Ways]:
+    """The ways of every annotator by id, besides a password."""
+    return {row.pop("id"): Ways(**row) for row in db.read(_WAYS, now=now())}
 
 
 def revoke_all(tx: Transaction, annotator: str) -> None:

@@ -134,6 +134,10 @@ def test_a_person_gets_another_role(tmp_path: Path):
     assert told("users", "role", "Vic", "adjudicator", *here, "--json")["role"] == "adjudicator"
     with pytest.raises(ValueError, match="Ada is the only researcher; add another one first"):
         told("users", "role", "Ada", "viewer", *here)
+    told("users", "add", "Vic", "--role", "adjudicator", "--token", *here)
+    revoked = told("users", "revoke", "Vic", *here, "--json")
+    assert revoked == {"name": "Vic", "revoked": 2}  # the invite and the token
+    assert told("users", "revoke", "Vic", *here, "--json")["revoked"] == 0
     told("users", "role", "Vic", "researcher", *here)
     told("users", "role", "Ada", "viewer", *here)
     people = {p["name"]: p["role"] for p in told("users", "list", *here, "--json")}

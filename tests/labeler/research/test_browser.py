@@ -404,8 +404,9 @@ def test_buttons_in_tables_reach_the_server_and_the_download_is_the_export(
     with research_page(browser, world) as page:
         open_section(page, "Team", "People")
         row = page.locator("#people tr", has_text="Divya")
-        row.get_by_role("button", name="Disable").click()
-        expect(row.get_by_role("button", name="Enable")).to_be_visible()
+        row.get_by_role("button", name="Manage Divya").click()
+        page.get_by_role("button", name="Disable").click()
+        expect(row.get_by_text("disabled")).to_be_visible()
         assert annotators.by_name(world.db, "Divya").disabled
 
         open_section(page, "Data", "Export")

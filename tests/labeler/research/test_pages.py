@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import statistics
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
@@ -100,6 +101,14 @@ def test_the_annotators_tab_says_how_everybody_judges(tabs, seeded):
     assert "1.30<small>1.06 to 1.54</small>" in ada  # what the newest reward model has fitted
     (carl,) = [row for row in figures.split("<tr>") if "Careless" in row]
     assert "prefers the left in 100% of decisions" in carl
+    (one,) = [row for row in seen[tabs.people.people].split("<tr>") if ">Ada<" in row]
+    seconds = sorted(row["milliseconds"] / 1000 for row in stored)
+    middle = statistics.median(seconds)
+    assert f"{middle:.0f} s<small>" in one
+    assert f">{len(stored)}<small>" in one
+    assert "1.30<small>1.06 to 1.54</small>" in one
+    (other,) = [row for row in seen[tabs.people.people].split("<tr>") if "Careless" in row]
+    assert "prefers the left in 100% of decisions" in other
     assert "Krippendorff" in seen[tabs.people.agreement]
     assert "66.0%" in seen[tabs.people.agreement]
 

@@ -72,6 +72,34 @@ def test_the_last_researcher_cannot_lock_himself_out(db, live):
     tab._act(pressed("enable", "researcher"), asked_by(db))
 
 
+def test_tokens_are_issued_counted_and_revoked(db, live):
+    tab = live.people
+    who = annotators.add(db, Annotator(id="scripted", name="Scripted"))
+    session = tokens.issue(db, who.id, "session", lifetime=None)
+
+    def row(updates):
+        (found,) = [each for each in updates[tab.people].split("<tr>") if ">Scripted<" in each]
+        return found
+
+    assert "nothing yet" in row(tab.refresh())
+    updates = tab._act(pressed("token", who.id), asked_by(db))
+    secret = re.search(r'data-copy="([\w-]+)"', updates[tab.answer])
+    assert secret is not None
+    assert tokens.check(db, secret[1], ("api",)) == who
+    assert "1 API token" in row(updates)
+    updates = tab._act(pressed("invite", who.id), asked_by(db))
+    assert "1 invite, 1 API token" in row(updates)
+    assert 'data-open="2"' in row(updates)
+    updates = tab._act(pressed("revoke", who.id), asked_by(db))
+    assert "2 of Scripted&#39;s invites and API tokens revoked." in updates[tab.answer]
+    assert "nothing yet" in row(updates)
+    assert tokens.check(db, secret[1], ("api",)) is None
+    assert tokens.check(db, session, ("session",)) == who
+    annotators.set_disabled(db, who.id, disabled=True)
+    updates = tab._act(pressed("token", who.id), asked_by(db))
+    assert "enable the account first" in updates[tab.answer]
+
+
 def test_clearing_a_flag_brings_the_pair_back_to_the_queue(db, live):
     iterations.save(db, Iteration(number=1, phase="labeling", labels_wanted=30))
     (pair,) = queue.lease(db, "annotator-0", 1).pairs

@@ -213,7 +213,7 @@ def test_a_researcher_changes_a_role_on_the_page(world):
         expect(page.locator(".ks-viewer")).to_have_count(0)
         page.get_by_role("link", name="Team").click()
         row = page.locator("#people tr", has_text="Ann to be viewer")
-        row.get_by_role("button", name="Role …").click()
+        row.get_by_role("button", name="Manage Ann to be viewer").click()
         page.get_by_role("radio", name="viewer").check()
         page.get_by_role("button", name="Save role").click()
         expect(page.locator("#annotator-answer")).to_contain_text(

@@ -156,6 +156,11 @@ def _fitted_cells(found: AnnotatorEstimate | None) -> list[Any]:
     ]
 
 
+def slope(found: AnnotatorEstimate | None) -> Markup | str:
+    """The fitted slope with its 95% interval."""
+    return _estimate(found.slope, found.slope_sd) if found else components.DASH
+
+
 def _with_model(found: AnnotatorEstimate) -> Markup | str:
     if found.with_model is None:
         return components.DASH

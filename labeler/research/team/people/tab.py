@@ -1,4 +1,4 @@
-"""The "People" section: accounts, how people judge, their agreement, and flagged pairs."""
+"""The "People" section: who is doing well, accounts, agreement, checks, and flagged pairs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from labeler.research.team.people import gold_view, reliability_view
 from labeler.research.team.people import view as people_view
 from storage.analysis import reliability
 from storage.analysis.agreement import agreement
-from storage.analysis.checks import PracticeState, check_results, practice_state
+from storage.analysis.checks import AnnotatorChecks, PracticeState, check_results, practice_state
+from storage.analysis.pace import pace
 from storage.engine.database import Database
 from storage.labeling import flag_answers, gold, judgments
 from storage.labeling.queue import midnight
@@ -41,6 +42,7 @@ class PeopleTab(Tab):
         self._accounts_changed = accounts_changed
         self._agreement = Cached(lambda: agreement(db), at_most_every=30)
         self._figures = Cached(lambda: reliability.annotator_figures(db), at_most_every=30)
+        self._pace = Cached(lambda: pace(db), at_most_every=30)
         self._checks = Cached(lambda: check_results(db), at_most_every=30)
         self._candidates = Cached(lambda: gold.candidates(db), at_most_every=30)
         self._lay_out()
@@ -80,8 +82,8 @@ class PeopleTab(Tab):
             self.add = gr.Button("Add", variant="primary", elem_id="annotator-add")
         self.answer = html_slot(elem_id="annotator-answer", js_on_load=ACTIONS_JS)
         self.people = html_slot(elem_id="people", js_on_load=ACTIONS_JS)
-        heading_slot("How they judge", "each annotator compared with the others")
-        self.reliability = html_slot(elem_id="reliability")
+        with gr.Accordion("How they judge: all figures", open=False, elem_id="all-figures"):
+            self.reliability = html_slot(elem_id="reliability")
         heading_slot("Agreement", "on pairs that two or more people judged")
         self.agreement = html_slot(elem_id="agreement")
         heading_slot("Gold pairs", "pairs with a known answer, to check annotators")
@@ -119,8 +121,23 @@ class PeopleTab(Tab):
             for id, each in checks.items()
         }
         candidates = self._candidates.get(version, occasion=len(pairs))
+        paces, ways = self._pace.get(version), tokens.ways(self._db)
+        judged = [each for each in figures.values() if each.judgments]
+        persons = [
+            people_view.Person(
+                work=each,
+                figures=(own := figures.get(each.annotator.id)),
+                per_hour=paces.get(each.annotator.id),
+                gold=checks.get(each.annotator.id, AnnotatorChecks()).gold,
+                practice=states.get(each.annotator.id) if active else None,
+                estimate=fit.by_annotator.get(each.annotator.id) if fit else None,
+                remarks=reliability_view.remarks(own, judged, fit, checks) if own in judged else (),
+                ways=ways.get(each.annotator.id, tokens.Ways()),
+            )
+            for each in work
+        ]
         return {
-            self.people: render(people_view.people(work, now=moment)),
+            self.people: render(people_view.people(persons, now=moment)),
             self.reliability: render(reliability_view.table(figures.values(), fit, checks, states)),
             self.agreement: render(reliability_view.agreement(agreed, fit)),
             self.gold: render(gold_view.gold(pairs, candidates)),
@@ -168,6 +185,15 @@ class PeopleTab(Tab):
             match action:
                 case "invite":
                     return self._invite(annotators.get(self._db, target), request)
+                case "token":
+                    person = annotators.get(self._db, target)
+                    secret = tokens.issue(self._db, target, "api", lifetime=None)
+                    return people_view.token(person.name, secret)
+                case "revoke":
+                    person = annotators.get(self._db, target)
+                    revoked = tokens.revoke_kinds(self._db, target, ("invite", "api"))
+                    self._accounts_changed()
+                    return f"{revoked} of {person.name}'s invites and API tokens revoked."
                 case "disable":
                     person = self._set_disabled(target, disabled=True)
                     return f"{person.name} is signed out everywhere. Their judgments are kept."
