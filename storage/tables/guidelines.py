@@ -18,6 +18,10 @@ from storage.records import digest
 from storage.tables import settings
 
 _KEY = "guidelines"
+_SAVED = """
+    SELECT substr(key, 12) AS version, value ->> '$' AS text FROM settings
+    WHERE starts_with(key, 'guidelines.') ORDER BY rowid
+"""
 _TRANSLATIONS = "guidelines_translations"
 _VERSIONS = """
     SELECT j.guidelines AS version, count(*) AS judgments, min(j.created_at) AS first,
@@ -80,6 +84,30 @@ def _translations(db: Database) -> dict[str, str]:
 
 def _version(text: str, translations: Mapping[str, str]) -> str:
     return digest(text, *(part for pair in sorted(translations.items()) for part in pair))
+
+
+@dataclass(frozen=True, kw_only=True)
+class SavedGuidelines:
+    """A stored text for all languages; `current` if annotators see it now."""
+
+    version: str
+    text: str
+    current: bool = False
+
+
+def saved(db: Database, default: str) -> list[SavedGuidelines]:
+    """`default` and all stored texts in the order in which they were saved; the current one last."""
+    now = version(db, default)
+    rows = [
+        {"version": digest(default), "text": default},
+        *db.read(_SAVED),
+    ]
+    texts = {row["version"]: str(row["text"]) for row in rows}
+    texts[now] = current(db, default)
+    ordered = [*(each for each in texts if each != now), now]
+    return [
+        SavedGuidelines(version=each, text=texts[each], current=each == now) for each in ordered
+    ]
 
 
 def versions(db: Database) -> list[GuidelinesVersion]:

@@ -70,7 +70,7 @@ def test_guidelines_that_are_no_text_are_neither_shown_nor_saved(world):
     guidelines.save(db, "Be kind.")
     previewed = page.call(page.of("guidelines", "change"), [None])
     assert "No guidelines yet" in json.dumps(previewed["output"]["data"])
-    saved = page.call(page.of("guidelines-save", "click"), [None, ""])
+    saved = page.call(page.of("guidelines-save", "click"), [None, "", None, None])
     assert NOTHING in json.dumps(saved["output"]["data"])
     assert guidelines.current(db, "") == "Be kind."
 

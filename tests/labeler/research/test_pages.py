@@ -354,6 +354,33 @@ def test_guidelines_are_saved_and_previewed_without_markup_of_their_own(db, live
     assert "<img" not in preview
 
 
+def test_versions_of_the_guidelines_are_compared_word_by_word(tmp_path):
+    with Database.open(tmp_path / "guided") as fresh:
+        tab = all_tabs(fresh, RecordingLoop()).guidelines
+        seen = tab.refresh()
+        assert not seen[tab.choices].visible  # only the default
+        tab._save("Prefer the true answer.")
+        tab._save(f"Prefer the short answer. {HOSTILE}")
+        seen = tab._save("Prefer the short and true answer.")
+        assert "Saved." in seen[tab.answer]
+        shown = dict(seen[tab.before].choices)
+        assert len(shown) == 4
+        (newest, *_, first) = shown
+        assert newest.startswith("current: ")
+        assert "short and true" in newest
+        # The new text is compared with the one before it.
+        assert "the short<ins> and true</ins> answer.<del>" in seen[tab.changes]
+        assert "<img" not in seen[tab.changes]
+        true = next(value for name, value in shown.items() if "Prefer the true" in name)
+        changes = tab._compare(true, shown[newest])
+        assert "2 words added, 0 removed" in changes
+        assert "the<ins> short and</ins> true answer." in changes
+        assert "The two texts are equal." in tab._compare(true, true)
+        assert tab._compare("unknown", true) == ""
+        kept = tab.refresh(true, shown[first])
+        assert (kept[tab.before].value, kept[tab.after].value) == (true, shown[first])
+
+
 def test_the_form_of_judging_is_chosen_on_the_team_page(db, live):
     tab = live.form
     parts = (["clear"], " too long \n\nwrong", "required", "optional", True)

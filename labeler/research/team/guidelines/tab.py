@@ -1,4 +1,4 @@
-"""The "Guidelines" section: what annotators should prefer."""
+"""The "Guidelines" section: what annotators should prefer, and what changed between versions."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import gradio as gr
 from labeler.annotate.session import DEFAULT_GUIDELINES
 from labeler.html import components, formulas
 from labeler.html.components import Column, Markup, render
+from labeler.html.differences import count, differences
 from labeler.html.markdown import render as render_markdown
 from labeler.research.tab import Tab, Updates, attempt, heading_slot, html_slot, on
 from labeler.translation import LANGUAGES, translated
@@ -27,7 +28,8 @@ class GuidelinesTab(Tab):
     def __init__(self, db: Database) -> None:
         self._db = db
         self._lay_out()
-        self.outputs = [self.versions]
+        self.inputs = [self.before, self.after]
+        self.outputs = [self.versions, self.choices, self.before, self.after, self.changes]
         self.loaded = [self.language, self.guidelines, self.preview]
         on(self.guidelines.change, _preview, [self.guidelines], [self.preview], access="viewer")
         on(
@@ -37,7 +39,14 @@ class GuidelinesTab(Tab):
             [self.guidelines],
             access="viewer",
         )
-        on(self.save.click, self._save, [self.guidelines, self.language], [self.answer])
+        on(
+            self.save.click,
+            self._save,
+            [self.guidelines, self.language, *self.inputs],
+            [self.answer, *self.outputs],
+        )
+        for choice in self.inputs:
+            on(choice.input, self._compare, self.inputs, [self.changes], access="viewer")
 
     def _lay_out(self) -> None:
         heading_slot("Guidelines", "in Markdown; annotators can open them beside each pair")
@@ -59,19 +68,55 @@ class GuidelinesTab(Tab):
                 html_slot(value='<div class="ks-label">Preview</div>')
                 self.preview = html_slot(elem_id="guidelines-preview", js_on_load=_TYPESET)
         self.versions = html_slot(elem_id="guidelines-versions")
+        with gr.Column(visible=False) as self.choices:
+            heading_slot("Compare versions", "words that were added or removed")
+            with gr.Row(elem_classes="ks-panel"):
+                self.before = gr.Dropdown([], label="From", elem_id="guidelines-before")
+                self.after = gr.Dropdown([], label="To", elem_id="guidelines-after")
+            self.changes = html_slot(elem_id="guidelines-changes")
 
     def load(self) -> Updates:
         text = guidelines.current(self._db, DEFAULT_GUIDELINES)
         return {self.language: "", self.guidelines: text, self.preview: _preview(text)}
 
-    def refresh(self) -> Updates:
-        return {self.versions: render(_versions(guidelines.versions(self._db)))}
+    def refresh(self, before: str | None = None, after: str | None = None) -> Updates:
+        versions = guidelines.versions(self._db)
+        saved = guidelines.saved(self._db, DEFAULT_GUIDELINES)
+        names = [(_saved_name(each), each.version) for each in reversed(saved)]
+        known = [each.version for each in saved]
+        if len(known) > 1:
+            before = before if before in known else known[-2]
+            after = after if after in known else known[-1]
+        return {
+            self.versions: render(_versions(versions)),
+            self.choices: gr.Column(visible=len(known) > 1),
+            self.before: gr.Dropdown(choices=names, value=before if len(known) > 1 else None),
+            self.after: gr.Dropdown(choices=names, value=after if len(known) > 1 else None),
+            self.changes: self._compare(before, after),
+        }
+
+    def _compare(self, before: str | None, after: str | None) -> str:
+        texts = {each.version: each.text for each in guidelines.saved(self._db, DEFAULT_GUIDELINES)}
+        if before not in texts or after not in texts:
+            return ""
+        old, new = texts[before], texts[after]
+        if old == new:
+            return render(components.empty("No difference", "The two texts are equal."))
+        added, removed = count(old, new)
+        summary = f"{components.plural(added, 'word')} added, {components.number(removed)} removed"
+        return render(components.card(components.detail(summary), differences(old, new)))
 
     def _in_language(self, language: str) -> str:
         default = translated(DEFAULT_GUIDELINES, language or "en")
         return guidelines.current(self._db, default, language)
 
-    def _save(self, text: str | None, language: str = "") -> str:
+    def _save(
+        self,
+        text: str | None,
+        language: str = "",
+        before: str | None = None,
+        after: str | None = None,
+    ) -> Updates:
         def save() -> str:
             if text is None:  # the page's field always sends a text
                 raise ValueError("The page sent no text. Reload the page.")
@@ -81,7 +126,10 @@ class GuidelinesTab(Tab):
                 "them as new."
             )
 
-        return attempt(save, "The guidelines were not saved.").html
+        answer = attempt(save, "The guidelines were not saved.")
+        # A new version is compared with the one before it.
+        chosen = (before, after) if answer.refusal else (None, None)
+        return {self.answer: answer.html} | self.refresh(*chosen)
 
 
 def _preview(text: str | None) -> str:
@@ -114,6 +162,12 @@ def _versions(versions: list[GuidelinesVersion]) -> Markup:
         for each in versions
     ]
     return components.table(columns, rows, caption="Current judgments by version of the guidelines")
+
+
+def _saved_name(saved: guidelines.SavedGuidelines) -> str:
+    begins = saved.text.strip().partition("\n")[0][:60] or "(empty)"
+    now = "current: " if saved.current else ""
+    return f"{now}{saved.version[:6]} · {begins}"
 
 
 def _first_line(version: GuidelinesVersion) -> str:
