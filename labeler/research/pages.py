@@ -17,9 +17,12 @@ from labeler.html.components import render
 from labeler.ports import Loop
 from labeler.research.calls import Page
 from labeler.research.charts import UPLOT
+from labeler.research.data.adjudication.tab import AdjudicationTab
 from labeler.research.data.exporting.tab import ExportTab
 from labeler.research.data.importing.tab import ImportTab
+from labeler.research.data.judgments.tab import JudgmentsTab
 from labeler.research.data.marks.tab import MarksTab
+from labeler.research.data.prompts.tab import PromptsTab
 from labeler.research.models.lineage.tab import LineageTab
 from labeler.research.models.playground.tab import PlaygroundTab
 from labeler.research.models.reward.tab import RewardTab
@@ -37,7 +40,10 @@ from labeler.research.team.people.tab import PeopleTab
 from labeler.research.top import headline, role_note
 from storage.engine.database import Database
 
-CSS = (Path(__file__).parent / "research.css").read_text(encoding="utf-8")
+CSS = "".join(
+    (Path(__file__).parent / name).read_text(encoding="utf-8")
+    for name in ("research.css", "data/data.css")
+)
 
 CACHE_SECONDS = (3600, 3600)
 """Seconds between Gradio's cleanups of its file cache, and the age at which it deletes a file."""
@@ -65,6 +71,9 @@ def pages(db: Database, loop: Loop, top: gr.HTML, *, accounts_changed: Callable[
             "Lineage": lambda: LineageTab(db),
         },
         "Data": {
+            "Judgments": lambda: JudgmentsTab(db),
+            "Adjudication": lambda: AdjudicationTab(db),
+            "Prompts": lambda: PromptsTab(db),
             "Export": lambda: ExportTab(db),
             "Import": lambda: ImportTab(db),
             "Marked passages": lambda: MarksTab(db),
@@ -125,11 +134,11 @@ def _refresh(tabs: Mapping[gr.Tab, Tab]) -> None:
     }
 
     def opening(opened: gr.Tab) -> Callable[..., Updates]:
-        def open_tab(*values: object) -> Updates:
+        def open_tab(request: gr.Request, *values: object) -> Updates:
             switched: dict[Block, object] = {
                 timer: gr.Timer(active=block is opened) for block, timer in timers.items()
             }
-            return tabs[opened].refresh(*values) | switched
+            return tabs[opened].refresh_for(caller(request), *values) | switched
 
         return open_tab
 

@@ -43,6 +43,10 @@ class Tab(ABC):
     def refresh(self, *args: Any, **kwargs: Any) -> Updates:
         """The current values of `outputs`."""
 
+    def refresh_for(self, person: Annotator, *args: Any) -> Updates:  # noqa: ARG002
+        """Like `refresh`, for the person who opens the section."""
+        return self.refresh(*args)
+
     def load(self) -> Updates:
         """The values of `loaded` when the page is loaded, such as fields to edit."""
         return {}

@@ -9,9 +9,12 @@ from typing import TypeVar
 import gradio as gr
 from fastapi import Request
 
+from labeler.research.data.adjudication.tab import AdjudicationTab
 from labeler.research.data.exporting.tab import ExportTab
 from labeler.research.data.importing.tab import ImportTab
+from labeler.research.data.judgments.tab import JudgmentsTab
 from labeler.research.data.marks.tab import MarksTab
+from labeler.research.data.prompts.tab import PromptsTab
 from labeler.research.models.lineage.tab import LineageTab
 from labeler.research.models.samples.tab import SamplesTab
 from labeler.research.overview.iterations_tab import IterationsTab
@@ -39,6 +42,9 @@ class Tabs:
     runs: RunsTab
     samples: SamplesTab
     lineage: LineageTab
+    judgments: JudgmentsTab
+    adjudication: AdjudicationTab
+    prompts: PromptsTab
     exporting: ExportTab
     importing: ImportTab
     marks: MarksTab
@@ -57,6 +63,9 @@ def all_tabs(db: Database, loop: RecordingLoop) -> Tabs:
             runs=RunsTab(db, loop, top),
             samples=SamplesTab(db),
             lineage=LineageTab(db),
+            judgments=JudgmentsTab(db),
+            adjudication=AdjudicationTab(db),
+            prompts=PromptsTab(db),
             exporting=ExportTab(db),
             importing=ImportTab(db),
             marks=MarksTab(db),

@@ -30,7 +30,7 @@ from storage.tables import annotators, iterations, runs, settings, snapshots, to
 from tests.helpers.policy_world import add_iteration, add_models
 from tests.helpers.recording_loop import HOSTILE, RecordingLoop, in_a_loop
 from tests.helpers.research_seed import Seeding, labeling_workspace
-from tests.helpers.research_tabs import Tabs, all_tabs
+from tests.helpers.research_tabs import Tabs, all_tabs, asked_by
 from tests.helpers.storage_world import fill
 
 MIDNIGHT = now() - timedelta(hours=30)
@@ -160,34 +160,37 @@ def test_an_empty_workspace_has_a_state_and_every_tab_shows_something(tmp_path):
 # The whole page
 
 
-def test_the_page_reads_for_every_tab_what_its_handlers_take(page):
+def test_the_page_reads_for_every_tab_what_its_handlers_take(page, seeded):
     selecting = [fn for fn in page.fns.values() if fn.targets[0][1] == "select"]
     ticking = [fn for fn in page.fns.values() if fn.targets[0][1] == "tick"]
-    assert len(selecting) == 15
+    assert len(selecting) == 18
     assert len(ticking) == 6  # five sections, and the header
     for fn in (*selecting, *ticking):
         values = [getattr(component, "value", None) for component in fn.inputs]
-        updates = fn.fn(*values)
+        asked = [asked_by(seeded)] if fn in selecting else []
+        updates = fn.fn(*asked, *values)
         assert set(updates) <= set(fn.outputs)
         assert updates
 
 
-def test_every_place_of_a_chart_has_the_script_that_draws_it(page):
+def test_every_place_of_a_chart_has_the_script_that_draws_it(page, seeded):
     opening = [fn for fn in page.fns.values() if fn.targets[0][1] == "select"]
     drawn = 0
     for fn in opening:
-        updates = fn.fn(*[getattr(component, "value", None) for component in fn.inputs])
+        values = [getattr(component, "value", None) for component in fn.inputs]
+        updates = fn.fn(asked_by(seeded), *values)
         places = [place for place, html in updates.items() if "ks-uplot" in str(html)]
         assert all(place.js_on_load == CHARTS_JS for place in places)
         drawn += len(places)
     assert drawn >= 2
 
 
-def test_only_the_timer_of_the_open_section_runs(page):
+def test_only_the_timer_of_the_open_section_runs(page, seeded):
     selecting = [fn for fn in page.fns.values() if fn.targets[0][1] == "select"]
     running = {}
     for fn in selecting:
-        updates = fn.fn(*[getattr(component, "value", None) for component in fn.inputs])
+        values = [getattr(component, "value", None) for component in fn.inputs]
+        updates = fn.fn(asked_by(seeded), *values)
         timers = [value for value in updates.values() if isinstance(value, gr.Timer)]
         assert len(timers) == 5
         running[page.blocks[fn.targets[0][0]].label] = sum(timer.active for timer in timers)

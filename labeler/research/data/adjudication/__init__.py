@@ -1,0 +1,1 @@
+"""The "Adjudication" section of the Data page."""

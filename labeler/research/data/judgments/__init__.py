@@ -1,0 +1,1 @@
+"""The "Judgments" section of the Data page."""

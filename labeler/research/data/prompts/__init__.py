@@ -1,0 +1,1 @@
+"""The "Prompts" section of the Data page."""
