@@ -34,8 +34,10 @@ class JudgmentsTab(Tab):
             self.befores, self.pair,
         ]  # fmt: skip
         for control in self.filters:
+            # `input` of a text field does not notice a text that is pasted or filled in.
+            event = control.change if isinstance(control, gr.Textbox) else control.input
             on(
-                control.input,
+                event,
                 self._filter,
                 [*self.filters, self.opened],
                 self.outputs,
@@ -63,7 +65,7 @@ class JudgmentsTab(Tab):
             with gr.Row(elem_classes="ks-fields ks-narrow"):
                 self.text = gr.Textbox(
                     label="Contains", placeholder="text in prompt, responses or comment",
-                    elem_id="judgments-text", max_lines=1,
+                    elem_id="judgments-text",
                 )  # fmt: skip
                 self.choices = {
                     name: gr.Dropdown(

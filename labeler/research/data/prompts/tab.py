@@ -39,7 +39,9 @@ class PromptsTab(Tab):
             self.role, self.category, self.total, self.table, self.back, self.forth, self.befores,
         ]  # fmt: skip
         for control in self.filters:
-            on(control.input, self._filter, self.filters, self.outputs, access="viewer")
+            # `input` of a text field does not notice a text that is pasted or filled in.
+            event = control.change if isinstance(control, gr.Textbox) else control.input
+            on(event, self._filter, self.filters, self.outputs, access="viewer")
         for button, turn in ((self.back, self._back), (self.forth, self._forth)):
             on(button.click, turn, self.inputs, self.outputs, access="viewer")
         adding = [self.new, self.new_role, self.new_category]
@@ -74,7 +76,7 @@ class PromptsTab(Tab):
         heading_slot("Prompts", "a retired prompt is not sampled, and its pairs leave the queue")
         with gr.Row(elem_classes="ks-panel ks-fields"):
             self.text = gr.Textbox(
-                label="Contains", placeholder="text in any message", max_lines=1,
+                label="Contains", placeholder="text in any message",
                 elem_id="prompts-text",
             )  # fmt: skip
             self.role = gr.Dropdown(
