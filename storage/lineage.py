@@ -58,7 +58,7 @@ class LineageNode:
     iteration: int | None = None
     run: str | None = None
     method: str | None = None
-    """Of a policy: ppo, rloo or dpo."""
+    """Of a policy: ppo, rloo, dpo or best-of-n."""
     completions: int = 0
     """Its completions; 0 for a reward model."""
     comparisons: int = 0

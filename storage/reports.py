@@ -81,6 +81,8 @@ class EvaluatedPolicy:
 
     kl: float | None = None
     """To the reference, nats per response."""
+    kl_is_bound: bool = False
+    """Whether `kl` is an upper bound, as for best-of-N."""
     reward: float | None = None
     length: float | None = None
     """Tokens per response."""

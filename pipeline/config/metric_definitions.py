@@ -11,6 +11,8 @@ METRICS: dict[str, str] = {
     "dpo/accuracy": "Share of judgments for which log π/π_ref is higher for the chosen response.",
     "dpo/chosen": "Mean of β log π/π_ref over chosen responses.",
     "dpo/rejected": "Mean of β log π/π_ref over rejected responses.",
+    "best_of_n/reward": "Expected highest reward of n samples of SFT, by n; mean over prompts.",
+    "best_of_n/kl_bound": "log n − (n−1)/n: an upper bound on the KL of best-of-n to SFT, nats.",
     "reward/ensemble_sd": "Population standard deviation of the reward models' scores of a "
     "response, averaged over responses; it is larger for responses unlike the training data.",
     "held_out/loss": "Cross-entropy per response token on held-out demonstrations, nats.",

@@ -18,10 +18,14 @@ class OptimizeConfig(Section):
 
     section: ClassVar[str] = "optimize"
 
-    method: Literal["ppo", "dpo", "rloo"] = setting(
+    method: Literal["ppo", "dpo", "rloo", "best-of-n"] = setting(
         "ppo",
-        "Method that trains the policy: ppo, rloo (REINFORCE leave-one-out with the reward model), or "
-        "dpo (directly on the judgments).",
+        "Method that makes the policy: ppo, rloo (REINFORCE leave-one-out with the reward model), dpo "
+        "(directly on the judgments), or best-of-n (the reward model chooses among samples of SFT; no "
+        "training).",
+    )
+    best_of: int = setting(
+        16, "Samples of which best-of-n takes the one with the highest reward.", low=2, high=256
     )
     snapshots: int = setting(
         0,

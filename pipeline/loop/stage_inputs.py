@@ -13,6 +13,7 @@ from typing import Any
 
 from pipeline.config.sections import Config
 from pipeline.demo.pairs import shipped_pairs
+from pipeline.models.best_of_n import manifest_of, no_weights
 from pipeline.models.hub import ModelUnavailable, base_model_path, is_local, require_reward_model
 from pipeline.promotion import gate
 from pipeline.reward.validation_split import LEARNED, PromptJudgments, validation_prompts
@@ -75,7 +76,8 @@ class Preparation:
                 names["candidate"] = iterations.candidate(self.db, current)
             if stage == "reward":
                 names["proxy"] = self._proxy()
-            if stage == "policy" and config.ppo.start_from == "sft":
+            is_best_of_n = config.optimize.method == "best-of-n"
+            if stage == "policy" and (config.ppo.start_from == "sft" or is_best_of_n):
                 names["policy"] = reference.id
             elif stage == "policy" and current.verdict == "blocked":
                 names["policy"] = gate.last_promoted(policy_judgments.evidence(self.db))
@@ -147,11 +149,21 @@ class Preparation:
             if key != "reward" or name == self.current.reward_model  # an earlier stage will make it
         }
         gone = [model.path for model in models.missing(self.db) if model.id in needed]
+        if "policy" in stages:
+            self._require_weights()
         if gone:
             raise ValueError(
                 f"{', '.join(gone)} is missing from {self.db.workspace}: a backup does not contain models. "
                 "Copy the directory from the workspace that was backed up"
             )
+
+    def _require_weights(self) -> None:
+        """ValueError if the policy stage would start from a policy without weights of its own."""
+        job = self.job("policy")
+        manifest = manifest_of(job.models["policy"] or "")
+        if manifest and job.names["policy"] != job.names["reference"]:
+            sentence = no_weights(job.names["policy"] or "", manifest)
+            raise ValueError(f"{sentence}; set ppo.start_from=sft")
 
     def require_components(self, allowed: Set[str] | None) -> None:
         """ValueError if a shaping component is not available, or is a function not in `allowed`.

@@ -6,12 +6,14 @@ Every stage loads its models here: `load_causal_lm` runs no code of the model's 
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig, PreTrainedModel
 
-from pipeline.models.hub import explaining_load_errors, require_model
+from pipeline.models.best_of_n import manifest_of, no_weights
+from pipeline.models.hub import ModelUnavailable, explaining_load_errors, require_model
 from pipeline.ppo.model import without_dropout
 
 
@@ -24,8 +26,20 @@ def load_causal_lm(
     """Load a causal language model from a local directory or the hub, in eval mode on `device`.
 
     All dropout rates are 0, so that scores and probability ratios are deterministic.  Raises
-    `ModelUnavailable` with one sentence.
+    `ModelUnavailable` with one sentence, also for a best-of-N policy, which has no weights of its own.
     """
+    if manifest := manifest_of(name):
+        raise ModelUnavailable(no_weights(Path(name).name, manifest))
+    return load_weights(name, device=device, dtype=dtype)
+
+
+def load_weights(
+    name: str,
+    *,
+    device: torch.device | str = "cpu",
+    dtype: torch.dtype = torch.float32,
+) -> Any:
+    """`load_causal_lm`, and the reference's weights for a best-of-N policy."""
     path = require_model(name)
     with explaining_load_errors(name):
         model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(

@@ -364,6 +364,8 @@ def _policies_written(job: Job) -> int:
         return 0
     if job.stage == "policy" and job.config.optimize.method == "ppo" and job.config.ppo.lora_rank:
         return 2  # the model with its adapters merged; checkpoints contain only the adapters
+    if job.stage == "policy" and job.config.optimize.method == "best-of-n":
+        return 2  # the reference's weights, and the reward model
     return 8  # weights; two checkpoints with weights and both moments of Adam; a reserve
 
 

@@ -70,7 +70,7 @@ class Job:
 
     @property
     def kind(self) -> str:
-        """The stage, or for the policy stage its method: ppo, dpo or rloo."""
+        """The stage, or for the policy stage its method: ppo, dpo, rloo or best-of-n."""
         return self.config.optimize.method if self.stage == "policy" else self.stage
 
     def model(self, key: str) -> str:

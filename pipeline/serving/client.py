@@ -25,6 +25,7 @@ from typing import Any
 import httpx
 
 from pipeline.config.sections import Config
+from pipeline.models.best_of_n import manifest_of, no_weights
 from pipeline.serving.process import (
     ServiceProcess,
     own_command,
@@ -59,6 +60,9 @@ MODEL_MISSING = (
     "A model for the replies is missing. Tell the researcher: the server's log names it."
 )
 CROWDED = "Many people are waiting for replies. Try again in a minute."
+NOT_BY_VLLM = (
+    "vLLM cannot serve a best-of-N policy. Tell the researcher: set serving.engine=transformers."
+)
 NO_MEASURES = "Rewards and token probabilities need serving.engine=transformers."
 OWN_REPLIES = "Wait until your other replies have ended."
 
@@ -261,6 +265,10 @@ class Generation:
             _LOG.error("This workspace has no model %s", model)
             raise GenerationRefused(MODEL_MISSING)  # annotators may read it: it names no model
         engine, serving = self._config.serving.engine, self._config.serving
+        if engine == "vllm" and (manifest := manifest_of(paths[model])):
+            # It would serve the weights, which are the reference's.
+            _LOG.error("%s; set serving.engine=transformers", no_weights(model, manifest))
+            raise GenerationRefused(NOT_BY_VLLM)
         key = model if engine == "vllm" else ""
         with self._lock:
             self._used = self._clock()

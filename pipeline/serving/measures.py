@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from pipeline.models.best_of_n import no_weights
 from pipeline.models.likelihoods import token_likelihoods
 from pipeline.models.text import ChatTokenizer, Encoded
+from pipeline.sampling.best_of_n import BestOfN
 from pipeline.serving.models import Models
 from storage.generation_records import MeasuredToken, MeasureRequest, ReplyMeasures
 
@@ -23,7 +25,10 @@ def measured(models: Models, asked: MeasureRequest) -> ReplyMeasures:
         if auditor := models.audit(asked.reward):
             (audit,) = auditor([asked.messages], [text])
     tokens: tuple[MeasuredToken, ...] = ()
-    if asked.reference is not None:
+    no_tokens = ""
+    if isinstance(sampler, BestOfN):
+        no_tokens = f"{no_weights(asked.model, sampler.manifest)}."
+    elif asked.reference is not None:
         reference = models.sampler(asked.reference)
         prompt = sampler.chat.prompt(asked.messages)
         likelihoods = token_likelihoods(
@@ -37,7 +42,7 @@ def measured(models: Models, asked: MeasureRequest) -> ReplyMeasures:
             MeasuredToken(text=piece, **each._asdict())
             for piece, each in zip(pieces, likelihoods, strict=True)
         )
-    return ReplyMeasures(reward=reward, audit=audit, tokens=tokens)
+    return ReplyMeasures(reward=reward, audit=audit, tokens=tokens, no_tokens=no_tokens)
 
 
 def token_texts(chat: ChatTokenizer, ids: Sequence[int]) -> list[str]:

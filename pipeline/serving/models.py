@@ -15,6 +15,7 @@ from pipeline.models.devices import inference_dtype, pick_device
 from pipeline.models.generate import Sampler
 from pipeline.reward.audit import AUDIT
 from pipeline.reward.scoring import RewardModel
+from pipeline.sampling.best_of_n import load_sampler
 from storage.generation_records import ReplyRequest
 from storage.records import Message
 
@@ -74,7 +75,7 @@ class Models:
 
     def _load_sampler(self, path: str) -> Sampler:
         dtype = inference_dtype(self._config.model, self.device)
-        sampler = Sampler.load(path, device=self.device, dtype=dtype)
+        sampler = load_sampler(path, device=self.device, dtype=dtype)
         # The first pass allocates buffers; the first annotator should not wait for that.
         sampler.sample(["Hello"], temperature=1.0, max_new_tokens=2, seed=0)
         return sampler

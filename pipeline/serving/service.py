@@ -22,6 +22,8 @@ from starlette.routing import Route
 
 from pipeline.models.hub import ModelUnavailable
 from pipeline.models.text import TooLong
+from pipeline.sampling.best_of_n import BestOfN
+from pipeline.serving.best_of_n import BestReply
 from pipeline.serving.engine import Engine, Piece, QueueFull, Reply
 from pipeline.serving.measures import measured
 from pipeline.serving.models import Models, UnknownModel, prompt_ids
@@ -161,7 +163,10 @@ class _Pieces:
 
         def prepared() -> Reply:
             sampler = models.sampler(asked.model)
-            return Reply(sampler, prompt_ids(sampler, asked), asked, self._emit)
+            prompt = prompt_ids(sampler, asked)
+            if isinstance(sampler, BestOfN):
+                return BestReply(sampler, prompt, asked, self._emit)
+            return Reply(sampler, prompt, asked, self._emit)
 
         self._reply = await asyncio.to_thread(prepared)
         self._engine.start(self._reply)

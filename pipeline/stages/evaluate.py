@@ -24,6 +24,7 @@ from pipeline.reward.audit import audit_model
 from pipeline.reward.ensemble import Ensemble
 from pipeline.runs.parquet import write_rows
 from pipeline.runs.rundir import Job, Report, RunDirectory
+from pipeline.sampling.best_of_n import BestOfN, sampler_of_job
 from pipeline.sampling.follow_ups import answer_judged, read_judged, write_answers
 from pipeline.stages.sample import COMPLETION_COLUMNS, completion_row
 from pipeline.statistics.winrate import outcome, win_rate
@@ -106,7 +107,7 @@ def _metrics(figures: Mapping[str, EvaluatedPolicy]) -> dict[str, float]:
         f"evaluate/{role}/{name}": value
         for role, policy in figures.items()
         for name, value in vars(policy).items()
-        if value is not None
+        if value is not None and name != "kl_is_bound"
     }
     known = {name.replace("<policy>", role) for name in METRICS for role in figures}
     unknown = found.keys() - known
@@ -135,6 +136,7 @@ class _Evaluation:
         self._reference: Sampler | None = None
         self._responses: dict[str, list[Response]] = {}
         self._kl: dict[str, list[float]] = {}
+        self._bounds: set[str] = set()
         self._own: dict[str, list[float]] = {}
         self.judged: list[tuple[str, Messages]] = []
         """Judged prompts that the policy answers too; no figure uses these answers."""
@@ -158,6 +160,10 @@ class _Evaluation:
         responses = self._responses[role] = self._answers(sampler, conversations, progress)
         if role == "policy" and self.judged:
             self._follow_ups = answer_judged(sampler, self.judged, self._job, self._report)
+        if isinstance(sampler, BestOfN):
+            self._bounds.add(role)
+            self._kl[role] = [sampler.manifest.kl_bound] * len(responses)
+            return
         self._kl[role] = (
             [0.0] * len(responses)
             if role == "reference"
@@ -242,6 +248,7 @@ class _Evaluation:
         responses = self._responses[role]
         return EvaluatedPolicy(
             kl=fmean(self._kl[role]),
+            kl_is_bound=role in self._bounds,
             reward=fmean(rewards),
             length=fmean(len(response.ids) for response in responses),
             distinct=distinct_share([response.ids for response in responses]),
@@ -267,7 +274,7 @@ class _Evaluation:
         write_answers(directory.outputs, self._follow_ups)
 
     def _load(self, role: str) -> Sampler:
-        return Sampler.of_job(self._job, self._job.model(role), self._device)
+        return sampler_of_job(self._job, self._job.model(role), self._device)
 
 
 def distinct_share(texts: Sequence[Sequence[int]], n: int = 2) -> float:

@@ -28,6 +28,7 @@ from pipeline.models.loading import context_length
 from pipeline.models.text import ChatTokenizer, name_rows, read_messages
 from pipeline.runs.parquet import write_rows
 from pipeline.runs.rundir import Job, Report, RunDirectory
+from pipeline.sampling.best_of_n import sampler_of_job
 from pipeline.sampling.pairs import Draft, PlanRow, Pool, Side, are_near_duplicates
 from pipeline.sampling.reward_selection import CHOOSING_ARMS, choose_pairs, resolve_fallbacks
 from storage.records import derive_seed, digest
@@ -246,7 +247,7 @@ class _Session:
         self._report.progress(self._done, self._total, message)
 
     def _load(self, model: str) -> Sampler:
-        return Sampler.of_job(self._job, self._job.model(model), self._device)
+        return sampler_of_job(self._job, self._job.model(model), self._device)
 
 
 def mark_duplicates(drafts: Sequence[Draft], chat: ChatTokenizer, threshold: float) -> list[Draft]:

@@ -9,7 +9,6 @@ prompts with the same random numbers.
 from __future__ import annotations
 
 import json
-import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -18,6 +17,7 @@ from statistics import fmean
 
 import pandas as pd
 
+from pipeline.models.best_of_n import best_of_n_kl
 from pipeline.models.snapshots import snapshots_of
 from pipeline.runs.repeat import (
     Progress,
@@ -286,18 +286,9 @@ def best_of(answers: Sequence[Answer], n: int) -> list[Answer]:
     ]
 
 
-def best_of_n_kl(n: int) -> float:
-    """log N − (N−1)/N nats, an upper bound on best-of-N's KL to the policy that it samples.
-
-    (Stiennon et al. 2020, arXiv:2009.01325; Beirami et al. 2024, arXiv:2401.01879.)  The true KL is
-    far below it where few different answers are possible.
-    """
-    return math.log(n) - (n - 1) / n
-
-
 def chosen_methods(text: str) -> list[str]:
     """The methods of ``ppo,dpo``, each once; ValueError for an unknown name."""
-    found = list(dict.fromkeys(part.strip() for part in text.split(",")))
+    found = list(dict.fromkeys(part.strip().replace("-", "_") for part in text.split(",")))
     for method in found:
         if method not in METHODS:
             raise ValueError(f"--methods names {method!r}; there are {', '.join(METHODS)}")

@@ -37,6 +37,7 @@ JOB_MODULES = {
     "ppo": "pipeline.stages.policy",
     "dpo": "pipeline.policy_methods.dpo",
     "rloo": "pipeline.policy_methods.rloo",
+    "best-of-n": "pipeline.policy_methods.best_of_n",
     "evaluate": "pipeline.stages.evaluate",
     "measure": "pipeline.studies.measure",
     "curve": "pipeline.reward.report.curve_stage",

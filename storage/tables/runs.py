@@ -53,7 +53,7 @@ _NOTES = """
 """
 
 
-METHODS = {"ppo": "PPO", "dpo": "DPO", "rloo": "RLOO"}
+METHODS = {"ppo": "PPO", "dpo": "DPO", "rloo": "RLOO", "best-of-n": "best-of-N"}
 """The names of the methods by ``optimize.method``."""
 
 

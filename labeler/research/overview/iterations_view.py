@@ -96,7 +96,7 @@ def _row(
         _labels(labels, iteration.labels_wanted),
         components.percent(accuracy, 1),
         components.signed(found.policy.reward),
-        components.number(found.policy.kl),
+        ("≤ " if found.policy.kl_is_bound else "") + components.number(found.policy.kl),
         _wins(found),
         verdicts_view.verdict_of(iteration, candidate),
         components.number(found.policy.length),

@@ -112,12 +112,16 @@ def _policy_tile(state: State) -> Markup:
     )
 
 
+def _bound(found: Evaluation) -> str:
+    return "≤ " if found.policy.kl_is_bound else ""
+
+
 def _evaluated(found: Evaluation) -> str:
     rate = found.win_rate_against_reference
     interval = components.interval(rate.low, rate.high) if rate else ""
     wins = components.percent(found.win_rate_reward_model)
     return (
-        f"KL {components.number(found.policy.kl)} nats · wins {wins}{interval and f' ({interval})'} against SFT, "
+        f"KL {_bound(found)}{components.number(found.policy.kl)} nats · wins {wins}{interval and f' ({interval})'} against SFT, "
         "by the reward model"
     )
 

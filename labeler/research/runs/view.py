@@ -102,10 +102,15 @@ _PPO_REST = (
     Plan("Gradient norm", [("optim/grad_norm", "norm")], "L2 norm"),
     Plan("Learning rate", [("optim/lr", "policy"), ("optim/critic_lr", "critic")], "learning rate"),
 )
+_BEST_OF_N = (
+    Plan("Reward by N", [("best_of_n/reward", "best of N samples of SFT")], "reward"),
+    Plan("KL from SFT, upper bound", [("best_of_n/kl_bound", "log N − (N−1)/N")], "nats"),
+)
 _PLANS: Mapping[str, tuple[Sequence[Plan], Sequence[Plan]]] = {
     "ppo": ((_REWARD, _KL), _PPO_REST),
     "rloo": ((_REWARD, _KL), (_LOSS, *_PPO_REST)),
     "dpo": (_DPO_MAIN, _DPO_REST),
+    "best-of-n": (_BEST_OF_N, ()),
 }
 """The main charts and the smaller ones, by method."""
 _BY_UPDATES = ("ppo", "rloo")

@@ -26,7 +26,7 @@ TONES: Mapping[str, components.Tone] = {
 }
 _MEANING = {
     "enough for PPO": "all checks allow training a policy with it",
-    "best-of-N is safer": "good enough to select the best of several responses, not good enough for PPO",
+    "best-of-N is safer": "good enough to select the best of several responses, not good enough for PPO: train with optimize.method = best-of-n",
     "keep labeling": "label more pairs before you train a policy with it",
 }
 _ALLOWS: Mapping[str, components.Tone] = {"ppo": "good", "best_of_n": "warn", "labeling": "bad"}
