@@ -14,6 +14,7 @@ import torch
 from safetensors.torch import load_file
 
 from pipeline.config import metric_definitions
+from pipeline.config.sections import Config
 from pipeline.models.best_of_n import Manifest, best_of_n_kl, expected_best, manifest_of
 from pipeline.models.generate import Sampler
 from pipeline.models.hub import ModelUnavailable
@@ -23,13 +24,19 @@ from pipeline.reward.scoring import RewardModel
 from pipeline.runs.rundir import Job, Report, RunDirectory
 from pipeline.sampling.best_of_n import BestOfN, load_sampler
 from pipeline.serving.best_of_n import BestReply
-from pipeline.serving.client import NOT_BY_VLLM
+from pipeline.serving.client import NOT_BY_VLLM, Generation
 from pipeline.serving.engine import Engine, Piece
 from pipeline.serving.measures import measured
 from pipeline.serving.models import Models
 from pipeline.stages import evaluate
 from pipeline.worker.worker import stage_module
-from storage.generation_records import GenerationRefused, MeasureRequest, ReplyEnd, ReplyRequest
+from storage.generation_records import (
+    CurrentModels,
+    GenerationRefused,
+    MeasureRequest,
+    ReplyEnd,
+    ReplyRequest,
+)
 from storage.records import Message
 from tests.helpers.stage_inputs import give, make_job, make_prompts, rows_of, tiny_models_and_reward
 
@@ -171,15 +178,12 @@ def test_who_needs_weights_is_refused_in_one_sentence(made: Any, policy: BestOfN
 
 
 def test_vllm_does_not_serve_the_reference_in_its_place(made: Any, tmp_path: Path) -> None:
-    from tests.pipeline.serving.test_client import SHORT  # noqa: PLC0415
-    from tests.pipeline.serving.test_client import made as service
-
-    generation = service(
-        tmp_path / "log", settings={"serving.engine": "vllm"},
-        paths=lambda: {"sft-1": str(made[1].model)},
+    generation = Generation(
+        Config().override({"serving.engine": "vllm"}), tmp_path / "log",
+        paths=lambda: {"policy-1": str(made[1].model)}, current=CurrentModels, running=lambda: None,
     )  # fmt: skip
     with pytest.raises(GenerationRefused, match=NOT_BY_VLLM[:20]):
-        generation._started(SHORT.model)
+        generation._started("policy-1")
     assert generation.processes == []
 
 
