@@ -158,6 +158,7 @@ def _run_server(
         # Structurally the same: neither package may import the other's class.
         loop=cast("ports.Loop", studio.loop),
         generation=studio.generation,
+        webhooks=studio.webhooks,
         admin=studio.commands.call,
         admin_token=token,
         addresses=Addresses.of(host=host, public_url=public_url),

@@ -34,6 +34,7 @@ from labeler.security.oidc import Provider
 from labeler.security.oidc_routes import oidc_routes
 from labeler.security.oidc_settings import OidcSettings
 from labeler.uploads import upload_routes
+from labeler.webhooks.service import Webhooks
 from storage.engine.database import Database
 from storage.errors import StorageDamaged, StorageUnavailable, explain
 
@@ -48,6 +49,7 @@ def create_app(
     *,
     loop: Loop,
     generation: Generation | None = None,
+    webhooks: Webhooks | None = None,
     admin: Admin,
     admin_token: str,
     addresses: Addresses = Addresses(),
@@ -57,8 +59,10 @@ def create_app(
     """The whole application over an open workspace.
 
     `admin(command, arguments)` runs commands of the command line, which sends `admin_token`.
-    With `oidc`, people can also sign in with an OpenID provider. Without `generation` there are no live conversations and no playground. ``app.state.sign_in_url(annotator)`` is
-    `Auth.sign_in_url`. Close `db` only after the server has stopped.
+    With `oidc`, people can also sign in with an OpenID provider. Without `generation` there are no
+    live conversations and no playground, and without `webhooks` events are not sent.
+    ``app.state.sign_in_url(annotator)`` is `Auth.sign_in_url`. Close `db` only after the server has
+    stopped.
     """
     auth = Auth(
         db,
@@ -84,7 +88,7 @@ def create_app(
     app.include_router(playground_routes(db, generation))
     app.include_router(_admin_routes(admin, done=auth.accounts_changed))
 
-    pages = research.build(db, loop, accounts_changed=auth.accounts_changed)
+    pages = research.build(db, loop, accounts_changed=auth.accounts_changed, webhooks=webhooks)
     _mount(app, annotate.build(), "/label", css=annotate.SHELL_CSS, head=annotate.HEAD)
     _mount(app, pages, "/research", css=research.CSS, head=research.HEAD)
     app.add_middleware(

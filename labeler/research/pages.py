@@ -34,11 +34,17 @@ from labeler.research.overview.tab import OverviewTab
 from labeler.research.runs.compare_tab import CompareTab
 from labeler.research.runs.tab import RunsTab
 from labeler.research.tab import Tab, Updates, caller, html_slot, on
+from labeler.research.team.audit.tab import AuditTab
 from labeler.research.team.guidelines.tab import GuidelinesTab
 from labeler.research.team.judgment_form.tab import JudgmentFormTab
+from labeler.research.team.notifications.tab import NotificationsTab
+from labeler.research.team.notifications.view import payload
 from labeler.research.team.people.tab import PeopleTab
 from labeler.research.top import headline, role_note
+from labeler.webhooks.dispatcher import Dispatcher
+from labeler.webhooks.service import Webhooks
 from storage.engine.database import Database
+from storage.tables import events
 
 CSS = "".join(
     (Path(__file__).parent / name).read_text(encoding="utf-8")
@@ -49,13 +55,26 @@ CACHE_SECONDS = (3600, 3600)
 """Seconds between Gradio's cleanups of its file cache, and the age at which it deletes a file."""
 
 _ADDRESS = (Path(__file__).parent / "address.js").read_text(encoding="utf-8")
-HEAD = f'<meta name="color-scheme" content="light dark">{UPLOT}{formulas.HEAD}<script>{_ADDRESS}</script>'
+_NOTIFY = (Path(__file__).parent / "notify.js").read_text(encoding="utf-8")
+HEAD = (
+    f'<meta name="color-scheme" content="light dark">{UPLOT}{formulas.HEAD}'
+    f"<script>{_ADDRESS}</script><script>{_NOTIFY}</script>"
+)
+NOTIFIED = 10
+"""Events that the page knows; a browser that was away for longer shows these."""
 
 Pages = Mapping[str, Mapping[str, Callable[[], Tab]]]
 """The sections of each page by name, in the order shown."""
 
 
-def pages(db: Database, loop: Loop, top: gr.HTML, *, accounts_changed: Callable[[], None]) -> Pages:
+def pages(
+    db: Database,
+    loop: Loop,
+    top: gr.HTML,
+    *,
+    accounts_changed: Callable[[], None],
+    webhooks: Webhooks,
+) -> Pages:
     """All pages; `top` is the header, which some sections refresh too."""
     return {
         "Overview": {
@@ -82,18 +101,31 @@ def pages(db: Database, loop: Loop, top: gr.HTML, *, accounts_changed: Callable[
             "People": lambda: PeopleTab(db, accounts_changed),
             "Guidelines": lambda: GuidelinesTab(db),
             "Judgment form": lambda: JudgmentFormTab(db),
+            "Notifications": lambda: NotificationsTab(db, webhooks),
+            "Audit log": lambda: AuditTab(db),
         },
     }
 
 
-def build(db: Database, loop: Loop, *, accounts_changed: Callable[[], None]) -> Page:
-    """The site of an open workspace; `accounts_changed` is called after an account is changed."""
+def build(
+    db: Database,
+    loop: Loop,
+    *,
+    accounts_changed: Callable[[], None],
+    webhooks: Webhooks | None = None,
+) -> Page:
+    """The site of an open workspace; `accounts_changed` is called after an account is changed.
+
+    Without `webhooks`, they can be changed and tested, but events are not sent.
+    """
+    webhooks = webhooks or Webhooks(db, Dispatcher(db))
     with Page(
         title="Kitestring", analytics_enabled=False, fill_width=True, delete_cache=CACHE_SECONDS
     ) as blocks:
         top = html_slot(elem_id="top")
         reader = html_slot(elem_id="reader")
-        made = pages(db, loop, top, accounts_changed=accounts_changed)
+        happened = html_slot(elem_id="events")
+        made = pages(db, loop, top, accounts_changed=accounts_changed, webhooks=webhooks)
         html_slot(value=render(navigation({page: list(each) for page, each in made.items()})))
         tabs: dict[gr.Tab, Tab] = {}
         # One tab for each section. Its row of buttons is hidden: address.js presses them.
@@ -107,7 +139,12 @@ def build(db: Database, loop: Loop, *, accounts_changed: Callable[[], None]) -> 
         for tab in tabs.values():
             if isinstance(tab, RunsTab):
                 on(tab.retry.click, lambda: gr.Tabs(selected="Overview: Loop"), outputs=[row])
-        on(gr.Timer(4).tick, lambda: {top: headline(db)}, outputs=[top], access="viewer")
+
+        def header() -> Updates:
+            newest = render(payload(events.listing(db, limit=NOTIFIED)))
+            return {top: headline(db), happened: newest}
+
+        on(gr.Timer(4).tick, header, outputs=[top, happened], access="viewer")
         first = next(iter(tabs.values()))
 
         def load(request: gr.Request) -> Updates:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import socket
 import ssl
 import time
@@ -22,6 +23,7 @@ MAX_BODY_BYTES = 4_096
 _SUCCESS = range(200, 300)
 _REDIRECTS = range(300, 400)
 _SHOWN = 200
+_ERRNO = re.compile(r"^\[Errno -?\d+\] ")
 
 
 class _DeadlineStream(httpcore.NetworkStream):
@@ -155,5 +157,5 @@ def _read_some(response: httpcore.Response) -> None:
 
 def _short(error: Exception) -> str:
     """The cause in one line of printable characters."""
-    cause = str(error) or type(error).__name__
+    cause = _ERRNO.sub("", str(error)) or type(error).__name__
     return "".join(c if c.isprintable() else " " for c in cause)[:_SHOWN].rstrip(".")

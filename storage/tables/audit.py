@@ -85,7 +85,6 @@ def refused_sign_in(db: Database, account: str, *, address: str, attempts: int) 
         id=new_id(),
         action="sign-in.refused",
         subject=account,
-        actor=account,
         via="browser",
         details={"address": address, "attempts": attempts},
     )

@@ -44,7 +44,7 @@ _OUTBOX = """
     WHERE d.status = 'pending' AND w.active AND NOT w.removed ORDER BY d.next_at, d.created_at, d.id
 """
 _DELIVERIES = """
-    SELECT d.*, e.type, w.url FROM deliveries AS d
+    SELECT d.*, e.type, w.url, w.active FROM deliveries AS d
     JOIN events AS e ON e.id = d.event JOIN webhooks AS w ON w.id = d.webhook
     WHERE NOT w.removed AND ($webhook IS NULL OR d.webhook = $webhook)
       AND ($status IS NULL OR d.status = $status)
@@ -82,11 +82,12 @@ class Due:
 
 @dataclass(frozen=True, kw_only=True)
 class ListedDelivery:
-    """A delivery with the type of its event and the URL of its webhook."""
+    """A delivery with the type of its event, and the URL and the state of its webhook."""
 
     delivery: Delivery
     type: EventType
     url: str
+    active: bool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -174,7 +175,12 @@ def deliveries(
     """Deliveries, those with the newest attempt first."""
     rows = db.read(_DELIVERIES, webhook=webhook, status=status, limit=limit)
     return [
-        ListedDelivery(delivery=from_row(Delivery, row), type=row["type"], url=row["url"])
+        ListedDelivery(
+            delivery=from_row(Delivery, row),
+            type=row["type"],
+            url=row["url"],
+            active=row["active"],
+        )
         for row in rows
     ]
 

@@ -43,6 +43,8 @@ SECTIONS = {
     ("Team", "People"): "#people",
     ("Team", "Guidelines"): "#guidelines-preview",
     ("Team", "Judgment form"): "#scale",
+    ("Team", "Notifications"): "#notify-switch",
+    ("Team", "Audit log"): "#audit-entries",
 }
 """A visible part of each section."""
 

@@ -163,8 +163,8 @@ def test_an_empty_workspace_has_a_state_and_every_tab_shows_something(tmp_path):
 def test_the_page_reads_for_every_tab_what_its_handlers_take(page, seeded):
     selecting = [fn for fn in page.fns.values() if fn.targets[0][1] == "select"]
     ticking = [fn for fn in page.fns.values() if fn.targets[0][1] == "tick"]
-    assert len(selecting) == 18
-    assert len(ticking) == 6  # five sections, and the header
+    assert len(selecting) == 20
+    assert len(ticking) == 7  # six sections, and the header
     for fn in (*selecting, *ticking):
         values = [getattr(component, "value", None) for component in fn.inputs]
         asked = [asked_by(seeded)] if fn in selecting else []
@@ -192,10 +192,11 @@ def test_only_the_timer_of_the_open_section_runs(page, seeded):
         values = [getattr(component, "value", None) for component in fn.inputs]
         updates = fn.fn(asked_by(seeded), *values)
         timers = [value for value in updates.values() if isinstance(value, gr.Timer)]
-        assert len(timers) == 5
+        assert len(timers) == 6
         running[page.blocks[fn.targets[0][0]].label] = sum(timer.active for timer in timers)
     assert [name for name, n in running.items() if n] == [
-        "Overview: Loop", "Runs: Run", "Models: Verdicts", "Models: Reward model", "Team: People"
+        "Overview: Loop", "Runs: Run", "Models: Verdicts", "Models: Reward model", "Team: People",
+        "Team: Notifications",
     ]  # fmt: skip
     assert set(running.values()) == {0, 1}
 

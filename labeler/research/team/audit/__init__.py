@@ -1,0 +1,1 @@
+"""The "Audit log" section: who did what on the research side."""

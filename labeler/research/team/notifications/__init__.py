@@ -1,0 +1,1 @@
+"""The "Notifications" section: webhooks, their deliveries, and notifications of the browser."""

@@ -1,0 +1,206 @@
+"""Webhooks, deliveries and events as HTML."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from labeler.html import components
+from labeler.html.components import Column, Markup, Tone
+from storage.notification_records import Event, EventType, Webhook
+from storage.tables.webhooks import DeliveryCounts, ListedDelivery
+
+TITLES: dict[EventType, str] = {
+    "labels.reached": "Labels reached",
+    "stage.failed": "Stage failed",
+    "gate.verdict": "Gate verdict",
+    "alarm.raised": "Alarm raised",
+    "flag.opened": "Pair flagged",
+    "ping": "Test",
+}
+_SHOWN = 200
+"""Characters of a message."""
+_TONES: dict[str, Tone] = {"delivered": "good", "pending": "info", "failed": "bad"}
+_WEBHOOKS = (
+    Column("Receiver", help="The host of the URL. The path may contain a token and is not shown."),
+    Column("Events"),
+    Column("State"),
+    Column("Deliveries"),
+    Column("Last success"),
+    Column(""),
+)
+_DELIVERIES = (
+    Column("Last attempt"),
+    Column("Event"),
+    Column("Receiver"),
+    Column("Status"),
+    Column("Attempts", "right"),
+    Column("Response"),
+    Column(""),
+)
+_EVENTS = (Column("Time"), Column("Event"), Column("What happened"))
+
+
+@dataclass(frozen=True)
+class Told:
+    """An event in words."""
+
+    title: str
+    text: str
+
+
+def told(event: Event) -> Told:
+    """What happened, for people."""
+    data = event.data
+    match event.type:
+        case "labels.reached":
+            text = f"Iteration {data['iteration']} has {data['labels']} of {data['wanted']} labels."
+            return Told(TITLES[event.type], text)
+        case "stage.failed":
+            name = str(data["stage"])
+            title = f"{name if name[:1].isupper() else name.capitalize()} failed"
+            return Told(title, _short(f"Iteration {data['iteration']}: {data['reason']}"))
+        case "gate.verdict":
+            return Told(f"{data['policy']} is {data['verdict']}", _short(str(data["reason"])))
+        case "alarm.raised":
+            return Told(f"Alarm: {data['alarm']}", _short(str(data["message"])))
+        case _:
+            return Told(TITLES[event.type], "An annotator reported a problem with a pair.")
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _SHOWN else text[: _SHOWN - 1] + "…"
+
+
+def payload(events: Sequence[Event]) -> Markup:
+    """The newest events for ``notify.js``, oldest first."""
+    content = [
+        {"id": each.id, "at": each.created_at.timestamp(), **vars(told(each))}
+        for each in reversed(events)
+    ]
+    return Markup('<div id="ks-events" hidden data-events="{}"></div>').format(json.dumps(content))
+
+
+def webhooks(
+    listed: Sequence[Webhook], counts: Mapping[str, DeliveryCounts], *, now: datetime
+) -> Markup:
+    """A row for each webhook, with buttons."""
+    if not listed:
+        return components.empty(
+            "No webhooks yet", "Add the address of a program that should receive events."
+        )
+    rows = (_webhook(each, counts.get(each.id, DeliveryCounts()), now) for each in listed)
+    return components.table(_WEBHOOKS, rows, caption="Webhooks")
+
+
+def _webhook(webhook: Webhook, counted: DeliveryCounts, now: datetime) -> tuple[Markup | str, ...]:
+    numbers = [f"{counted.delivered:,} delivered"]
+    numbers += [f"{counted.pending:,} pending"] * bool(counted.pending)
+    numbers += [f"{counted.failed:,} failed"] * bool(counted.failed)
+    return (
+        _two_lines(webhook.host, webhook.description or webhook.id),
+        ", ".join(TITLES[each] for each in webhook.events),
+        _state(webhook),
+        ", ".join(numbers),
+        components.ago(counted.delivered_at, now) if counted.delivered_at else components.DASH,
+        _buttons(webhook),
+    )
+
+
+def _state(webhook: Webhook) -> Markup:
+    if webhook.active:
+        return components.badge("active", "good")
+    badge = components.badge("disabled", "bad" if webhook.reason else "neutral")
+    return Markup("{}{}").format(badge, components.detail(f" {webhook.reason}"))
+
+
+def _buttons(webhook: Webhook) -> Markup:
+    on_off = ("Disable", "disable") if webhook.active else ("Enable", "enable")
+    buttons = [
+        components.button("Send test", "test", webhook.id),
+        components.button(*on_off, webhook.id),
+        _asking(
+            "Rotate secret …",
+            "rotate",
+            webhook,
+            "Make a new secret? For a day, requests have the signatures of both secrets.",
+        ),
+        _asking(
+            "Remove …", "remove", webhook, "Remove the webhook? Pending deliveries are not sent."
+        ),
+    ]
+    return Markup('<span class="ks-actions">{}</span>').format(components.lines(buttons))
+
+
+def _asking(label: str, action: str, webhook: Webhook, question: str) -> Markup:
+    """A button that asks first."""
+    tone = "bad" if action == "remove" else "neutral"
+    return Markup(
+        '<button type="button" class="ks-button ks-{}" data-action="{}" data-target="{}" '
+        'data-title="{}" data-ask="{}">{}</button>'
+    ).format(tone, action, webhook.id, webhook.host, question, label)
+
+
+def deliveries(listed: Sequence[ListedDelivery], *, now: datetime) -> Markup:
+    """A row for each delivery."""
+    if not listed:
+        return components.empty("No deliveries yet", "They appear here when an event happens.")
+    return components.table(
+        _DELIVERIES, (_delivery(each, now) for each in listed), caption="Deliveries"
+    )
+
+
+def _delivery(listed: ListedDelivery, now: datetime) -> tuple[Markup | str, ...]:
+    found = listed.delivery
+    status = components.badge(found.status, _TONES[found.status])
+    if found.status == "pending" and not listed.active:
+        status = _two_lines(status, "the webhook is disabled")
+    elif found.next_at is not None and found.next_at > now:
+        pause = components.duration((found.next_at - now).total_seconds())
+        status = _two_lines(status, f"next attempt in {pause}")
+    said = found.error or (f"{found.code}" if found.code else components.DASH)
+    again = components.button("Send again", "resend", found.id)
+    return (
+        components.moment(found.attempted_at or found.created_at),
+        TITLES[listed.type],
+        _host(listed.url),
+        status,
+        components.number(found.attempts),
+        said,
+        Markup('<span class="ks-actions">{}</span>').format(
+            again if found.status != "pending" and listed.type != "ping" else ""
+        ),
+    )
+
+
+def events(listed: Sequence[Event]) -> Markup:
+    """A row for each event."""
+    if not listed:
+        return components.empty(
+            "No events yet",
+            "Enough labels, failed stages, changed verdicts, alarms and flagged pairs appear here.",
+        )
+    rows = (
+        (components.moment(each.created_at), told(each).title, told(each).text) for each in listed
+    )
+    return components.table(_EVENTS, rows, caption="Events")
+
+
+def secret(title: str, value: str) -> Markup:
+    """A secret with a button that copies it."""
+    body = Markup(
+        '<div class="ks-copy"><code class="ks-mono">{0}</code>'
+        '<button type="button" class="ks-button" data-copy="{0}">Copy</button></div>'
+        "Give this secret to the receiver, which verifies requests with it. It is not shown again."
+    ).format(value)
+    return components.note("good", title, body)
+
+
+def _two_lines(first: Markup | str, second: str) -> Markup:
+    return Markup("{}<br>{}").format(first, components.detail(second))
+
+
+def _host(url: str) -> str:
+    return Webhook(id="", url=url, events=("flag.opened",)).host
