@@ -12,6 +12,7 @@ from fastapi import APIRouter, FastAPI, Request
 from fastapi.responses import JSONResponse, RedirectResponse, Response
 from pydantic import BaseModel
 
+from labeler.adjudicating import adjudication_routes
 from labeler.annotate import page as annotate
 from labeler.annotate.routes import explain_errors, label_routes
 from labeler.annotate.worker import worker_routes
@@ -82,6 +83,7 @@ def create_app(
         app.include_router(oidc_routes(auth, Provider(oidc)))
     app.include_router(label_routes(db, generation))
     app.include_router(worker_routes())
+    app.include_router(adjudication_routes(db))
     app.include_router(download_routes(db))
     app.include_router(upload_routes(db))
     app.include_router(run_routes(db, loop))

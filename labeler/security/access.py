@@ -60,6 +60,7 @@ GRANTS: dict[AnnotatorRole, frozenset[Access]] = {
 
 _POLICIES: dict[Kind, str] = {"page": GRADIO_POLICY, "worker": WORKER_POLICY}
 _MOUNTS = ("/label", "/research")
+_SIGNED_IN = (*_MOUNTS, "/adjudicate")
 _ADDRESS_HEADERS = (b"x-forwarded-host", b"x-gradio-server")
 
 # The paths that a browser needs to show a Gradio page: no functions and no files.
@@ -102,6 +103,7 @@ def rules(research_pages: Iterable[str] = ()) -> list[Rule]:
         _rule("annotator", reading, rf"/label/({_PAGE}|{_PAGE_API})"),
         _rule("annotator", reading, rf"/label/{_HEARTBEAT}", "stream"),
         _rule("signed-in", "GET HEAD POST", r"/label/password"),
+        _rule("adjudicator", "GET HEAD POST", r"/adjudicate"),
         _rule("annotator", reading, r"/label/worker\.js", "worker"),
         _rule("annotator", "GET", r"/label/api/(next|progress|figures|guidelines|openapi\.json)"),
         _rule("annotator", "GET", r"/label/api/texts/\w+"),
@@ -293,7 +295,7 @@ class AccessMiddleware:
         path = scope["path"]
         page = scope["method"] == "GET" and "text/html" in headers.get("accept", "")
         language = self.language_of(headers)
-        guarded = path.startswith(_MOUNTS)
+        guarded = path.startswith(_SIGNED_IN)
         if guarded and identity is None:
             if page:
                 # The query of the researcher's page names its tab and run.

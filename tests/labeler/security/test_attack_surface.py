@@ -79,6 +79,8 @@ def allowed(role: str, path: str) -> frozenset[str]:
         return ACT if role == "admin's token" else frozenset()
     if path == "/label/password":  # everybody's own
         return READ | ACT if role in LABELING + VIEWERS else frozenset()
+    if path == "/adjudicate":
+        return READ | ACT if role in ADJUDICATORS + RESEARCHERS else frozenset()
     if path in LABEL:
         return LABEL[path] if role in LABELING else frozenset()
     if path.startswith("/label") and path.removeprefix("/label") in PAGE:
@@ -207,7 +209,7 @@ async def _ask(
 def test_the_table_names_real_routes(world):
     """Otherwise the tests below would pass on nothing."""
     assert len(world.paths) > 130
-    named = {*PUBLIC, *LABEL, *RESEARCH, "/admin/api/call", "/label/password"}
+    named = {*PUBLIC, *LABEL, *RESEARCH, "/admin/api/call", "/label/password", "/adjudicate"}
     assert named - set(world.paths) <= {path for path in RESEARCH if path.endswith("/")}
 
 
