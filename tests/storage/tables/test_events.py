@@ -66,6 +66,15 @@ def test_each_failed_attempt_of_a_stage_is_one_event(db):
     assert said == [(1, "out of memory", "DPO"), (2, "diverged", "DPO")]
 
 
+def test_an_event_that_is_recorded_again_is_not_sent_again(db):
+    hook(db)
+    failed = run_of(status="failed", reason="out of memory")
+    runs.save(db, failed)
+    webhooks.store_attempt(db, webhooks.outbox(db)[0].id, Attempt(code=200))
+    runs.save(db, failed)
+    assert webhooks.outbox(db) == []
+
+
 def test_a_red_flag_is_one_event_for_each_attempt_however_often_it_is_reported(db):
     def note(seq: int, name: str, kind: str = "flag") -> RunNote:
         return RunNote(run="run-1", seq=seq, step=seq, kind=kind, name=name, message=f"{name}!")
