@@ -33,7 +33,8 @@ ACTS = {
     "train", "retry", "resume-stage", "label-more", "cancel", "resume", "curve-start", "curve-stop",
     "rule", "annotator-add", "people", "gold", "gold-make", "practice-asked", "practice-pairs",
     "flags", "guidelines-save", "form-save",
-    "judgment-pair", "waiting-pair", "prompt-add", "prompts-table",
+    "judgment-pair", "waiting-pair", "prompt-add", "prompts-table", "webhook-add", "webhooks",
+    "deliveries",
 }  # fmt: skip
 
 
