@@ -329,9 +329,11 @@ def _who_may(matching: list[Rule], role: AnnotatorRole) -> str:
 
 
 FOR_RESEARCHERS = "This page is for researchers."
+FOR_ADJUDICATORS = "This page is for adjudicators."
 FOR_ANNOTATORS = "This page is for annotators."
 _REASONS: tuple[tuple[str, frozenset[Access]], ...] = (
     (FOR_RESEARCHERS, frozenset({"viewer", "researcher"})),
+    (FOR_ADJUDICATORS, frozenset({"adjudicator"})),
     (FOR_ANNOTATORS, frozenset({"annotator"})),
 )
 NOT_AVAILABLE = "This address is not available."

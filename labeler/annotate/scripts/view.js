@@ -150,6 +150,7 @@ function showPerson(person) {
   $("[data-person=name]").textContent = person.name;
   $("[data-person=initial]").textContent = [...person.name][0].toUpperCase();
   $("[data-person=password]").hidden = !person.password;
+  $("[data-person=adjudicator]").hidden = person.role !== "adjudicator";
   $("[data-person=researcher]").hidden = person.role !== "researcher";
 }
 

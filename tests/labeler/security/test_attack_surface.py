@@ -238,6 +238,7 @@ def hold_to_the_table(world, role, methods):
                 or b"is not available" in body
                 or b"for researchers" in body
                 or b"for annotators" in body
+                or b"for adjudicators" in body
                 or b"not allowed here" in body
                 or b"address does not exist" in body
                 or b"page does not exist" in body
