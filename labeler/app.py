@@ -19,6 +19,7 @@ from labeler.annotate.worker import worker_routes
 from labeler.downloads import download_routes
 from labeler.ports import Generation, Loop
 from labeler.research import pages as research
+from labeler.research.api.routes import api_routes, openapi_routes
 from labeler.research.models.playground.routes import playground_routes
 from labeler.research.runs.routes import run_routes
 from labeler.security.access import GRANTS, AccessMiddleware, rules
@@ -84,10 +85,21 @@ def create_app(
     app.include_router(label_routes(db, generation))
     app.include_router(worker_routes())
     app.include_router(adjudication_routes(db))
-    app.include_router(download_routes(db))
-    app.include_router(upload_routes(db))
-    app.include_router(run_routes(db, loop))
-    app.include_router(playground_routes(db, generation))
+    for_researchers = [
+        download_routes(db, loop),
+        upload_routes(db),
+        run_routes(db, loop),
+        playground_routes(db, generation),
+        *api_routes(
+            db,
+            loop,
+            webhooks=webhooks,
+            accounts_changed=auth.accounts_changed,
+            public_url=addresses.public_url,
+        ),
+    ]
+    for router in (*for_researchers, openapi_routes(for_researchers)):
+        app.include_router(router)
     app.include_router(_admin_routes(admin, done=auth.accounts_changed))
 
     pages = research.build(db, loop, accounts_changed=auth.accounts_changed, webhooks=webhooks)

@@ -15,15 +15,17 @@ from fastapi import APIRouter, HTTPException, Request
 from fastapi.responses import FileResponse
 from starlette.background import BackgroundTask
 
+from labeler.ports import Loop
 from storage.engine.database import Database
 from storage.exporting import exports
 from storage.exporting.formats import Format, Ties
 from storage.tables import audit
 
+EVIDENCE = "kitestring-evidence.zip"
 NAMES = "Only researchers can download names. Leave out names=true."
 
 
-def download_routes(db: Database) -> APIRouter:
+def download_routes(db: Database, loop: Loop) -> APIRouter:
     """``/research/download/…``; the access check allows researchers and viewers."""
     routes = APIRouter(prefix="/research/download")
 
@@ -35,6 +37,7 @@ def download_routes(db: Database) -> APIRouter:
         file: Literal["jsonl", "parquet", "csv"] = "jsonl",
         names: bool = False,
         csv_safe: bool = False,
+        history: bool = False,
     ) -> FileResponse:
         if names and request.state.identity.annotator.role != "researcher":
             raise HTTPException(403, NAMES)
@@ -42,7 +45,10 @@ def download_routes(db: Database) -> APIRouter:
         name = f"kitestring-{format}.{file}"
         try:
             out = str(folder / name)
-            exports.export(db, format=format, ties=ties, out=out, names=names, csv_safe=csv_safe)
+            exports.export(
+                db, format=format, ties=ties, out=out, names=names, csv_safe=csv_safe,
+                history=history,
+            )  # fmt: skip
         except BaseException:
             shutil.rmtree(folder)
             raise
@@ -76,6 +82,18 @@ def download_routes(db: Database) -> APIRouter:
             folder / name,
             filename=name,
             background=BackgroundTask(shutil.rmtree, folder),
+        )
+
+    @routes.get("/evidence")
+    def evidence() -> FileResponse:
+        folder = Path(tempfile.mkdtemp(prefix="kitestring-evidence-"))
+        try:
+            loop.evidence(str(folder / EVIDENCE))
+        except BaseException:
+            shutil.rmtree(folder)
+            raise
+        return FileResponse(
+            folder / EVIDENCE, filename=EVIDENCE, background=BackgroundTask(shutil.rmtree, folder)
         )
 
     return routes

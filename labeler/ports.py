@@ -133,6 +133,10 @@ class Loop(Protocol):
         """Rule promote, block or evidence on a policy; ``ValueError`` without a reason."""
         ...
 
+    def evidence(self, out: str) -> object:
+        """Write an evidence package to this file, which must not exist and must end in .zip."""
+        ...
+
     def metric_help(self) -> dict[str, str]:
         """Metric name → its definition in one sentence."""
         ...

@@ -93,6 +93,14 @@ class Commands:
         """Add or replace a command.  Its parameters must be annotated."""
         self._table[name] = command
 
+    def function(self, name: str) -> Callable[..., Any]:
+        """The function of a command, for a route with the same parameters."""
+        return self._table[name]
+
+    def names(self) -> frozenset[str]:
+        """The names of all commands."""
+        return frozenset(self._table)
+
     def call(self, name: str, arguments: dict[str, Any]) -> Any:
         """Run a command; a report that it returns becomes a JSON object.
 

@@ -72,6 +72,7 @@ _HEARTBEAT = r"gradio_api/heartbeat/\w+/?"
 # process_recording, vibe-*, run-history, deep_link, dev, monitoring, custom_component.
 _EVENTS = r"gradio_api/queue/data/?"
 _STATUS = r"gradio_api/queue/status/?"
+_WEBHOOK_ACTS = r"test|enable|disable|remove|rotate"
 _FUNCTIONS_POST = r"gradio_api/(queue/join|cancel|reset)/?"
 
 
@@ -121,7 +122,24 @@ def rules(research_pages: Iterable[str] = ()) -> list[Rule]:
         _rule("viewer", "GET", rf"/research/({_STATUS}|download/export)"),
         # Which functions a role may call is another question: `functions` of AccessMiddleware.
         _rule("viewer", "POST", rf"/research/{_FUNCTIONS_POST}", "call"),
-        _rule("viewer", "GET", r"/research/api/runs(/curves)?"),
+        _rule("viewer", "GET", r"/research/api/(openapi\.json|status|settings|runs(/curves)?)"),
+        _rule("viewer", "GET", r"/research/api/runs/[\w-]+(/log)?"),
+        _rule("viewer", "GET", r"/research/api/iterations/\d+(/evaluation)?"),
+        _rule("viewer", "GET", r"/research/api/(gate|leaderboard|reward|lineage/[\w-]+)"),
+        _rule("viewer", "GET", r"/research/api/(judgments(/[\w-]+)?|prompts|flags)"),
+        _rule("researcher", "POST", r"/research/api/loop/(train|cancel|resume|retry|label-more)"),
+        _rule("researcher", "POST", r"/research/api/gate/override"),
+        _rule("researcher", "POST", r"/research/api/judgments/[\w-]+/(exclude|restore)"),
+        _rule("researcher", "POST", r"/research/api/prompts(/[\w-]+)?"),
+        _rule("researcher", "POST", r"/research/api/flags/[\w-]+/(answer|clear)"),
+        _rule("researcher", "GET", r"/research/api/adjudication(/[\w-]+)?"),
+        _rule("researcher", "POST", r"/research/api/adjudication/[\w-]+/(send|rule)"),
+        _rule("researcher", "GET POST", r"/research/api/(gold|people|webhooks)"),
+        _rule("researcher", "POST", r"/research/api/gold/[\w-]+/(retire|restore)"),
+        _rule("researcher", "POST", r"/research/api/people/(role|disable|enable|revoke)"),
+        _rule("researcher", "GET", r"/research/api/(audit|webhooks/deliveries)"),
+        _rule("researcher", "POST", r"/research/api/webhooks/deliveries/[\w-]+/resend"),
+        _rule("researcher", "POST", rf"/research/api/webhooks/[\w-]+/({_WEBHOOK_ACTS})"),
         _rule("researcher", "GET", r"/research/download/[\w-]+"),
         _rule("researcher", "POST", r"/research/upload/pairs"),
         _rule("researcher", "GET", r"/research/api/playground"),

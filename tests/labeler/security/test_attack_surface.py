@@ -56,13 +56,33 @@ PAGE = (
     "/static/0", "/svelte/0", "/gradio_api/startup-events", "/gradio_api/app_id",
     "/gradio_api/app_id/", "/gradio_api/info", "/gradio_api/info/", "/gradio_api/heartbeat/0",
 )  # fmt: skip
+READ_BY_VIEWERS = (
+    "openapi.json", "status", "settings", "runs", "runs/curves", "runs/0", "runs/0/log",
+    "iterations/0", "iterations/0/evaluation", "gate", "leaderboard", "reward", "lineage/0",
+    "judgments", "judgments/0", "flags",
+)  # fmt: skip
+READ_BY_RESEARCHERS = ("audit", "webhooks/deliveries", "adjudication", "adjudication/0")
+BOTH = ("gold", "people", "webhooks")
+ACTS = (
+    *(f"loop/{act}" for act in ("train", "cancel", "resume", "retry", "label-more")),
+    "gate/override", "judgments/0/exclude", "judgments/0/restore", "prompts/0",
+    "flags/0/answer", "flags/0/clear", "adjudication/0/send", "adjudication/0/rule",
+    "gold/0/retire", "gold/0/restore", "webhooks/deliveries/0/resend",
+    *(f"people/{act}" for act in ("role", "disable", "enable", "revoke")),
+    *(f"webhooks/0/{act}" for act in ("test", "enable", "disable", "remove", "rotate")),
+)  # fmt: skip
 RESEARCH: dict[str, frozenset[str]] = {
     "/research/gradio_api/queue/data": frozenset({"GET"}),
     "/research/gradio_api/queue/status": frozenset({"GET"}),
     "/research/download/export": frozenset({"GET"}),
     "/research/download/audit": frozenset({"GET"}),
-    **dict.fromkeys(("/research/api/runs", "/research/api/runs/curves"), frozenset({"GET"})),
+    "/research/download/evidence": frozenset({"GET"}),
     "/research/upload/pairs": ACT,
+    **dict.fromkeys((f"/research/api/{name}" for name in READ_BY_VIEWERS), frozenset({"GET"})),
+    **dict.fromkeys((f"/research/api/{name}" for name in READ_BY_RESEARCHERS), frozenset({"GET"})),
+    **dict.fromkeys((f"/research/api/{name}" for name in ACTS), ACT),
+    **dict.fromkeys((f"/research/api/{name}" for name in BOTH), ACT | {"GET"}),
+    "/research/api/prompts": ACT | {"GET"},
     "/research/api/playground": frozenset({"GET"}),
     **dict.fromkeys((f"/research/api/playground/{name}" for name in ("prepare", "replies", "pairs")), ACT),
     **dict.fromkeys(
@@ -88,8 +108,11 @@ def allowed(role: str, path: str) -> frozenset[str]:
     if path.startswith("/research") and path.removeprefix("/research") in PAGE:
         return READ if role in READING else frozenset()
     closed = ("/research/upload", "/research/download/audit", "/research/api/playground")
-    if path.startswith(closed) and role in VIEWERS:
+    closed += tuple(f"/research/api/{name}" for name in (*READ_BY_RESEARCHERS, *BOTH))
+    if role in VIEWERS and (path.startswith(closed) or path == "/research/download/evidence"):
         return frozenset()
+    if role in VIEWERS and path.startswith("/research/api/"):
+        return RESEARCH.get(path, frozenset()) & {"GET"}
     return RESEARCH.get(path, frozenset()) if role in READING else frozenset()
 
 

@@ -1,0 +1,1 @@
+"""The researchers' HTTP interface: routes that do what the pages and the commands do."""
