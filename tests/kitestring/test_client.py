@@ -1,0 +1,496 @@
+"""Every method of the client against the real application, and every kind of refusal."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import threading
+import zipfile
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+import kitestring
+from kitestring.client import Rows, Studio, StudioError
+from kitestring.client.connection import TOKEN
+from storage.engine.database import Database
+from storage.labeling import judgments as judging
+from storage.labeling import queue
+from storage.records import new_id
+from storage.tables import annotators
+from tests.helpers.desk_world import free_port
+from tests.helpers.receiver import receiving
+from tests.helpers.research_seed import Seeding
+from tests.helpers.scripted_generation import Scripted
+from tests.helpers.served_studio import ServedStudio, served_studio
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedStudio]:
+    workspace = tmp_path_factory.mktemp("client") / "study"
+    with Database.open(workspace) as db:
+        seeding = Seeding(db)
+        seeding.history(finished=2, labels=60)
+        seeding.judge_policies(1, wins=0.8, judgments=30)
+    with served_studio(workspace, generation=Scripted()) as served:
+        yield served
+
+
+@pytest.fixture
+def studio(served: ServedStudio) -> Iterator[Studio]:
+    with Studio(served.url, token=served.token("Rosa")) as studio:
+        yield studio
+
+
+def judged(db: Database) -> int:
+    return db.read("SELECT count(*) AS n FROM current_judgments")[0]["n"]
+
+
+def test_the_status_is_that_of_the_command(served, studio):
+    found, wanted = studio.status(), served.studio.call("status")
+    assert (found.judgments, found.comparisons) == (judged(served.db), wanted["comparisons"])
+    assert found.agreement == wanted["agreement"]
+    assert (found.iteration.number, found.iteration.phase) == (3, "labeling")
+    assert found.iteration.labels == wanted["iteration"]["labels"]
+    assert (found.stopped, found.trouble) == (None, None)
+
+
+def test_settings_are_those_of_the_loop(served, studio):
+    found = studio.settings()
+    assert [each.name for each in found] == [each.name for each in served.studio.loop.settings()]
+    weight = found.frame().set_index("name").loc["ppo.kl_weight"]
+    assert (weight["value"], weight["default"]) == (0.05, 0.05)
+
+
+def test_runs_their_settings_and_their_curves(served, studio):
+    listed = studio.runs()
+    assert [run.id for run in listed][-1] == "run-1-sampling"
+    assert len(listed) == 8
+    policy = next(run for run in listed if run.id == "run-1-policy")
+    assert policy.people["rate"] == pytest.approx(studio.gate().policies[-1].win_rate["win_rate"])
+    assert policy.started.tzinfo is not None
+    assert studio.run("run-1-policy").method == "PPO"
+    curves = studio.curves("run-1-policy", ["reward/mean", "policy/entropy"])
+    frame = curves.frame()
+    assert list(frame.columns) == ["run", "metric", "step", "value", "seconds"]
+    assert len(frame) == 200
+    stored = served.db.read(
+        "SELECT value FROM metrics WHERE run = 'run-1-policy' AND name = 'reward/mean' ORDER BY step"
+    )
+    assert list(frame[frame.metric == "reward/mean"]["value"]) == [row["value"] for row in stored]
+    both = studio.curves(["run-1-policy", "run-2-policy"]).frame()
+    assert set(both["run"]) == {"run-1-policy", "run-2-policy"}
+    assert set(both["metric"]) == {"reward/mean", "kl/reference"}
+
+
+def test_the_log_of_a_run(served, studio):
+    folder = served.db.workspace / "runs" / "run-1-policy"
+    (folder / "log.txt").write_text("one\ntwo\nthree\n")
+    assert studio.log("run-1-policy", tail=2).splitlines() == ["two", "three"]
+
+
+def test_an_iteration_with_its_evaluation(studio):
+    assert studio.iteration(1)["policy_produced"] == "policy-1"
+    found = studio.evaluation(1)
+    assert {each.policy_role for each in found} == {"reference", "policy"}
+    assert len(found.frame()) == len(found) == 14  # 7 held-out prompts, two policies
+    assert found[0].messages[0].role == "user"
+
+
+def test_verdicts_ratings_and_reports(served, studio):
+    gate = studio.gate()
+    assert [each.policy for each in gate.policies] == ["policy-2", "policy-1"]
+    wanted = served.studio.loop.model_board()
+    board = studio.leaderboard().frame().set_index("model")
+    assert board.loc["policy-1", "rating"] == pytest.approx(wanted.ranks[0].rating)
+    assert studio.leaderboard(anchor="policy-1").anchor == "policy-1"
+    assert studio.reward("reward-2").model == "reward-2"
+    assert studio.reward().models == ("reward-2", "reward-1")
+    assert studio.lineage("policy-2")["lineage"]["reward_model"]["id"] == "reward-2"
+
+
+def test_a_researcher_overrides_the_gate_under_their_name(studio):
+    found = studio.override_gate("block", "It repeats itself.", policy="policy-2")
+    assert found.verdict == "blocked"
+    assert (found.ruling["reason"], found.ruling["researcher"]) == ("It repeats itself.", "Rosa")
+    assert studio.audit.list(action="gate.override")[0].actor == "Rosa"
+
+
+def test_judgments_are_read_page_by_page(served, studio, monkeypatch):
+    pages = studio.judgments(limit=50)
+    assert pages.total == judged(served.db)
+    assert pages.total == sum(each["count"] for each in pages.facets["facets"]["outcome"])
+    asked = []
+    get = studio._at.get
+    monkeypatch.setattr(studio._at, "get", lambda path, **q: asked.append(q) or get(path, **q))
+    assert len(pages.rows(20)) == 20
+    assert len(asked) == 1  # what is not needed is not read
+    everything = pages.rows()
+    assert len({each.id for each in everything}) == pages.total
+    times = [each.created_at for each in everything]
+    assert len(asked) == 1 + -(-pages.total // 50)
+    assert len(pages.frame(limit=3)) == 3
+    assert pages.rows(0).frame().empty
+    assert list(pages.rows(0).frame().columns)[:2] == ["id", "comparison"]
+    assert times[0].utcoffset().total_seconds() == 0
+
+
+def test_judgments_are_filtered_as_on_the_page(served, studio):
+    ties = studio.judgments(outcome="tie", annotator="Ada").frame()
+    stored = served.db.read(
+        "SELECT count(*) AS n FROM current_judgments WHERE outcome = 'tie' AND annotator = 'annotator-0'"
+    )
+    assert len(ties) == stored[0]["n"] > 0
+    assert set(ties["annotator_name"]) == {"Ada"}
+    assert {each.disagreement for each in studio.judgments(disagreement=True)} == {True}
+
+
+def test_a_judgment_is_excluded_and_restored_by_its_researcher(served, studio):
+    one = studio.judgments(iteration=1, excluded=False).rows(1)[0]
+    before = judged(served.db)
+    assert studio.exclude(one.id, "The annotator misread the prompt.").excluded
+    assert judged(served.db) == before - 1
+    pair = studio.pair(one.comparison)
+    [given] = [each for each in pair.judgments if each.id == one.id]
+    assert (given.excluded, given.excluded_by) == (True, "Rosa")
+    assert pair.judgments.frame()["excluded"].sum() == 1
+    assert not studio.restore(one.id, "It was right.").excluded
+    assert judged(served.db) == before
+
+
+def test_flags_are_answered_and_cleared(served, studio):
+    someone = annotators.by_name(served.db, "Divya").id
+    for _ in range(2):
+        [pair] = queue.lease(served.db, someone, 1).pairs
+        judging.flag(
+            served.db, id=new_id(), comparison=pair.comparison.id, annotator=someone, comment="Odd."
+        )
+    one, two = studio.flags()
+    studio.answer_flag(one.id, "Judge it as it is.", clear=True)
+    studio.clear_flag(two.id)
+    assert len(studio.flags()) == 0
+    answered = {each.id: each for each in studio.flags(all=True)}[one.id]
+    assert (answered.answers[0].text, answered.answers[0].researcher) == (
+        "Judge it as it is.",
+        "Rosa",
+    )
+
+
+def test_prompts_are_added_edited_and_listed(studio):
+    id = studio.prompts.add("How do I whistle?", role="train", category="music")
+    studio.prompts.edit(id, category="noise")
+    studio.prompts.edit(id, retired=True)
+    [found] = studio.prompts.list(text="whistle")
+    assert (found.id, found.category, found.retired, found.role) == (id, "noise", True, "train")
+    listed = studio.prompts.list(limit=7)
+    assert len(listed.rows()) == listed.total > 14
+    assert studio.prompts.list(retired=True).total == 1
+
+
+def test_a_disagreement_is_ruled_on(studio):
+    waiting = studio.adjudication.list()
+    assert waiting.total >= len(waiting.waiting) > 1
+    one = studio.adjudication.show(waiting.waiting[0].comparison)
+    assert one.a == waiting.waiting[0].a
+    ruling = studio.adjudication.rule(one.comparison, "both_bad", "Neither answers.")
+    assert (ruling.adjudicator, ruling.outcome) == ("Rosa", "both_bad")
+    assert studio.adjudication.list().total == waiting.total - 1
+    agreed = studio.judgments(disagreement=False).rows(1)[0].comparison
+    studio.adjudication.send(agreed)
+    assert agreed in [each.comparison for each in studio.adjudication.list().waiting]
+
+
+def test_gold_pairs_are_made_and_retired(studio):
+    assert studio.gold.make(1) == 1
+    [pair] = studio.gold.list()
+    assert pair.active
+    assert pair.messages[0].role == "user"
+    studio.gold.retire(pair.id)
+    assert not studio.gold.list()[0].active
+    studio.gold.restore(pair.id)
+    assert studio.gold.list()[0].active
+
+
+def test_people_get_accounts_roles_and_tokens(served, studio):
+    new = studio.people.add("Noor", role="viewer", token=True)
+    assert new.added
+    with Studio(served.url, token=new.token) as theirs:
+        assert theirs.status().judgments > 0
+        with pytest.raises(StudioError, match="for researchers"):
+            theirs.start()
+    invited = studio.people.add("Ines")
+    assert invited.invite.startswith(f"{served.url}/invite?token=")
+    assert studio.people.set_role("Ines", "adjudicator").role == "adjudicator"
+    assert studio.people.disable("Ines").disabled
+    assert not studio.people.enable("Ines").disabled
+    assert studio.people.revoke("Noor") == 1
+    with pytest.raises(StudioError) as refused, Studio(served.url, token=new.token) as theirs:
+        theirs.status()
+    assert refused.value.status == 401
+    assert studio.people.list().frame().set_index("name").loc["Noor", "role"] == "viewer"
+
+
+def test_the_audit_log_is_read_and_written(studio, tmp_path):
+    studio.prompts.add("How do I juggle?")
+    entries = studio.audit.list(actor="Rosa", limit=500)
+    assert entries[0].via == "token"
+    assert {each.actor for each in entries} == {"Rosa"}
+    file = studio.audit.export(tmp_path / "audit.csv", actor="Rosa")
+    assert len(pd.read_csv(file)) == len(entries)
+    line = studio.audit.export(tmp_path / "audit.jsonl").read_text().splitlines()[0]
+    assert json.loads(line).keys() == {"time", "actor", "via", "action", "subject", "details"}
+
+
+def test_a_webhook_gets_signed_events(studio):
+    with receiving() as there:
+        hook = studio.webhooks.add(there.url, events=["gate.verdict"], description="notebook")
+        assert hook.secret.startswith("whsec_")
+        assert studio.webhooks.test(hook.id).code == 204
+        assert there.requests[-1].headers["webhook-signature"].startswith("v1,")
+        [delivery] = studio.webhooks.deliveries(hook.id)
+        assert (delivery.status, delivery.attempts) == ("delivered", 1)
+        studio.webhooks.resend(delivery.id)
+        there.wait(2)
+        assert there.requests[0].id == there.requests[1].id
+        assert not studio.webhooks.disable(hook.id).active
+        assert studio.webhooks.enable(hook.id).active
+        rotated = studio.webhooks.rotate(hook.id)
+        assert rotated.secret not in (None, hook.secret)
+        [listed] = studio.webhooks.list()
+        assert (listed.secret, listed.delivered) == (None, 1)
+        studio.webhooks.remove(hook.id)
+        assert len(studio.webhooks.list()) == 0
+
+
+def test_an_export_is_the_file_of_the_server(served, studio, tmp_path, monkeypatch):
+    file = studio.export("trl", tmp_path / "pairs.parquet", ties="split")
+    there = tmp_path / "there.parquet"
+    report = served.studio.call("export", format="trl", ties="split", out=str(there))
+    assert len(pd.read_parquet(file)) == report["rows"]
+    monkeypatch.chdir(tmp_path)
+    raw = studio.export("raw", history=True, names=True)
+    assert raw == Path("kitestring-raw.jsonl")
+    assert "Ada" in raw.read_text(encoding="utf-8")
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
+
+
+def test_the_evidence_package_recomputes_its_figures(studio, tmp_path):
+    with zipfile.ZipFile(studio.evidence(tmp_path / "evidence.zip")) as package:
+        assert package.testzip() is None
+        assert any(name.endswith("recompute.py") for name in package.namelist())
+
+
+def test_pairs_are_queued_and_bad_rows_named(studio, tmp_path):
+    file = tmp_path / "pairs.jsonl"
+    row = {"prompt": "How do I sing?", "response_a": "Loudly.", "response_b": "Softly."}
+    file.write_text(json.dumps(row) + "\n")
+    assert studio.upload_pairs(file).added["comparisons"] == 1
+    assert studio.upload_pairs(file).known == 1
+    file.write_text(json.dumps({"prompt": "No responses?"}) + "\n")
+    with pytest.raises(StudioError, match=r"line 1: .*response_a") as refused:
+        studio.upload_pairs(file)
+    assert refused.value.status == 422
+
+
+def test_models_are_asked_and_two_replies_sent(served, studio):
+    known = studio.playground.models()
+    assert known.reason is None
+    assert {each["id"] for each in known.models} == {"sft-1", "policy-1", "policy-2"}
+    studio.playground.prepare(["sft-1"])
+    found = studio.playground.ask("How do I wink?", ["sft-1", "policy-1"], seed=5)
+    assert found.seed == 5
+    assert [each.model for each in found.replies] == ["sft-1", "policy-1"]
+    assert all(each.id and each.text and not each.error for each in found.replies)
+    sent = studio.playground.send(*found.replies)
+    assert sent.new
+    assert studio.pair(sent.id).arm == "probe"
+    events = [event["event"] for event in studio.playground.stream("Hm?", ["sft-1"])]
+    assert (events[0], events[-2:]) == ("asked", ["end", "measures"])
+
+
+def test_commands_that_contradict_the_loop_are_conflicts(studio):
+    for refused, sentence in (
+        (studio.cancel, "No stage is running, so there is nothing to cancel."),
+        (studio.resume, "No stage is stopped, so there is nothing to resume or retry."),
+        (studio.retry, "No stage is stopped, so there is nothing to resume or retry."),
+        (studio.label_more, "No stage is stopped, so there is nothing to resume or retry."),
+    ):
+        with pytest.raises(StudioError) as error:
+            refused()
+        assert (error.value.status, error.value.message) == (409, sentence)
+
+
+def test_a_wrong_setting_is_named_and_nothing_starts(studio):
+    with pytest.raises(StudioError, match="did you mean 'ppo.kl_weight'") as error:
+        studio.start({"ppo.kl_wait": 0.1})
+    assert error.value.status == 422
+    assert studio.status().iteration.phase == "labeling"
+
+
+def test_what_the_operator_alone_sets_is_refused_over_this_interface(studio):
+    """A token must not choose which files the machine loads."""
+    with pytest.raises(StudioError):
+        studio.start({"model.name": "/etc"})
+    assert studio.status().iteration.phase == "labeling"
+
+
+@pytest.mark.parametrize("role", ["annotator", "adjudicator"])
+def test_annotators_are_refused_with_a_sentence(served, role):
+    with Studio(served.url, token=served.token(f"An {role}", role)) as studio:
+        with pytest.raises(StudioError) as error:
+            studio.status()
+        assert error.value.status == 403
+        assert str(error.value) == "This page is for researchers. (status 403)"
+
+
+def test_a_viewer_reads_but_downloads_no_names(served, tmp_path):
+    with Studio(served.url, token=served.token("Vera", "viewer")) as studio:
+        assert studio.export("trl", tmp_path / "mine.jsonl").exists()
+        with pytest.raises(StudioError, match="Only researchers can download names"):
+            studio.export("raw", tmp_path / "names.jsonl", names=True)
+        assert [path.name for path in tmp_path.iterdir()] == ["mine.jsonl"]
+        with pytest.raises(StudioError, match="for researchers"):
+            studio.people.list()
+
+
+def test_a_wrong_token_says_how_to_get_another(served):
+    with Studio(served.url, token="wrong") as studio:
+        with pytest.raises(StudioError, match="users add NAME --role researcher --token") as error:
+            studio.runs()
+        assert error.value.status == 401
+
+
+def test_without_a_token_there_is_no_studio(served, monkeypatch):
+    monkeypatch.delenv(TOKEN, raising=False)
+    with pytest.raises(StudioError, match="There is no API token"):
+        Studio(served.url)
+    monkeypatch.setenv(TOKEN, served.token("Rosa"))
+    with kitestring.Studio(served.url + "/") as studio:
+        assert studio.status().judgments > 0
+    with pytest.raises(StudioError, match="must start with http"):
+        Studio("localhost:7860")
+
+
+def test_what_is_not_there_is_said(studio):
+    for ask in (
+        lambda: studio.pair("c-none"), lambda: studio.run("run-none"),
+        lambda: studio.log("run-none"), lambda: studio.exclude("j-none", "x"),
+    ):  # fmt: skip
+        with pytest.raises(StudioError, match="none") as error:
+            ask()
+        assert error.value.status == 404
+    with pytest.raises(StudioError, match="The id is empty"):
+        studio.pair("")
+
+
+def test_a_studio_that_is_down_is_said_after_the_patience():
+    studio = Studio(f"http://127.0.0.1:{free_port()}", token="t", patience=0.3)
+    with pytest.raises(StudioError, match="cannot be reached .*launch.py serve") as error:
+        studio.status()
+    assert error.value.status is None
+    with pytest.raises(StudioError, match="cannot be reached"):
+        studio.evidence("nowhere.zip")
+    assert not Path("nowhere.zip").exists()
+
+
+class Flaky:
+    """A server that drops the first requests and then answers; it counts what arrives."""
+
+    def __init__(self, *answers: int | None) -> None:
+        self.answers, self.arrived = [*answers], []
+        flaky = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                flaky.arrived.append((self.command, self.path))
+                self.rfile.read(int(self.headers.get("content-length", 0)))
+                answer = flaky.answers.pop(0)
+                if answer is None:
+                    self.connection.close()
+                    return
+                body = b'{"run": "r", "error": "Busy."}'
+                self.send_response(answer)
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            do_POST = do_GET
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.server.server_port}"
+
+    def __enter__(self) -> Flaky:
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.server.shutdown()
+        self.server.server_close()
+
+
+def test_reading_is_repeated_after_a_lost_connection_and_a_busy_server():
+    with Flaky(None, 503, 200) as server, Studio(server.url, token="t") as studio:
+        assert studio._at.get("/research/api/status")["run"] == "r"
+        assert len(server.arrived) == 3
+
+
+def test_an_act_that_may_have_happened_is_not_repeated():
+    with Flaky(None, 200) as server, Studio(server.url, token="t") as studio:
+        with pytest.raises(StudioError, match="cannot be reached"):
+            studio.cancel()
+        assert len(server.arrived) == 1
+    with Flaky(503, 200) as server, Studio(server.url, token="t") as studio:
+        with pytest.raises(StudioError, match="Busy") as error:
+            studio.cancel()
+        assert (len(server.arrived), error.value.status) == (1, 503)
+
+
+def test_an_act_that_can_be_repeated_is():
+    with Flaky(None, 200) as server, Studio(server.url, token="t") as studio:
+        studio.prompts.edit("p", retired=True)
+        assert len(server.arrived) == 2
+
+
+def test_another_program_at_the_address_is_named():
+    with Flaky(404) as server, Studio(server.url, token="t") as studio:
+        with pytest.raises(StudioError, match="Busy"):
+            studio.status()
+
+
+def test_an_interrupted_download_leaves_no_file(tmp_path):
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.send_header("Content-Length", "1000")
+            self.end_headers()
+            self.wfile.write(b"x" * 10)
+            self.connection.close()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        old = tmp_path / "pairs.jsonl"
+        old.write_text("an earlier export")
+        with Studio(f"http://127.0.0.1:{server.server_port}", token="t") as studio:
+            with pytest.raises(StudioError, match="cannot be reached"):
+                studio.export(out=old)
+        assert [path.read_text() for path in tmp_path.iterdir()] == ["an earlier export"]
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def test_rows_are_a_sequence():
+    rows = Rows(int, [1, 2, 3])
+    assert (rows[0], list(rows[1:]), len(rows)) == (1, [2, 3], 3)
+    assert rows == Rows(int, [1, 2, 3])
+    assert hashlib.sha256(repr(rows).encode()).hexdigest()
