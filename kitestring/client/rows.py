@@ -44,7 +44,8 @@ def _value(wanted: Any, value: Any) -> Any:
     if value is None:
         return None
     if get_origin(wanted) in (Union, UnionType):
-        (wanted,) = [each for each in get_args(wanted) if each is not type(None)] or [Any]
+        kinds = [each for each in get_args(wanted) if each is not type(None)]
+        wanted = kinds[0] if len(kinds) == 1 else Any
     if wanted is datetime:
         return datetime.fromisoformat(value)
     if is_dataclass(wanted):

@@ -138,7 +138,7 @@ def rules(research_pages: Iterable[str] = ()) -> list[Rule]:
         _rule("researcher", "POST", r"/research/api/gold/[\w-]+/(retire|restore)"),
         _rule("researcher", "POST", r"/research/api/people/(role|disable|enable|revoke)"),
         _rule("researcher", "GET", r"/research/api/(audit|webhooks/deliveries)"),
-        _rule("researcher", "POST", r"/research/api/webhooks/deliveries/[\w-]+/resend"),
+        _rule("researcher", "POST", r"/research/api/webhooks/deliveries/[\w.-]+/resend"),
         _rule("researcher", "POST", rf"/research/api/webhooks/[\w-]+/({_WEBHOOK_ACTS})"),
         _rule("researcher", "GET", r"/research/download/[\w-]+"),
         _rule("researcher", "POST", r"/research/upload/pairs"),

@@ -51,7 +51,10 @@ _JUDGMENTS = """
     ORDER BY j.seq
 """
 _PREDICTED = "WITH {predicted} FROM predicted WHERE comparison = $comparison"
-_OF_JUDGMENT = "SELECT comparison FROM judgments WHERE id = $id"
+_NAMED = """
+    SELECT comparison FROM judgments WHERE id = $id
+    UNION ALL SELECT id FROM comparisons WHERE id = $id
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,11 +143,11 @@ def pair_in_full(db: Database, comparison: str) -> PairInFull:
     )
 
 
-def pair_of(db: Database, judgment: str) -> str:
-    """The id of the pair that a judgment is about, or NotFound."""
-    rows = db.read(_OF_JUDGMENT, id=judgment)
+def pair_of(db: Database, id: str) -> str:
+    """The id of the pair that a judgment is about; a pair's own id stays.  NotFound for another."""
+    rows = db.read(_NAMED, id=id)
     if not rows:
-        raise NotFound(f"there is no judgment {judgment!r}")
+        raise NotFound(f"there is no judgment and no pair {id!r}")
     return rows[0]["comparison"]
 
 

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
+from fastapi import FastAPI
+
 from commands.serve import advance_periodically
 from commands.studio import Studio
 from labeler.app import create_app
@@ -27,6 +29,7 @@ class ServedStudio:
 
     studio: Studio
     url: str
+    app: FastAPI
 
     @property
     def db(self) -> Database:
@@ -66,7 +69,7 @@ def served_studio(
         with serving(app) as server, studio.webhooks.dispatcher:
             if looping:
                 timer.start()
-            yield ServedStudio(studio, server.url)
+            yield ServedStudio(studio, server.url, app)
     finally:
         stop.set()
         if timer.is_alive():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import threading
 import zipfile
@@ -29,19 +28,24 @@ from tests.helpers.served_studio import ServedStudio, served_studio
 
 
 @pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedStudio]:
+def scripted() -> Scripted:
+    return Scripted()
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory, scripted: Scripted) -> Iterator[ServedStudio]:
     workspace = tmp_path_factory.mktemp("client") / "study"
     with Database.open(workspace) as db:
         seeding = Seeding(db)
         seeding.history(finished=2, labels=60)
         seeding.judge_policies(1, wins=0.8, judgments=30)
-    with served_studio(workspace, generation=Scripted()) as served:
+    with served_studio(workspace, generation=scripted) as served:
         yield served
 
 
 @pytest.fixture
 def studio(served: ServedStudio) -> Iterator[Studio]:
-    with Studio(served.url, token=served.token("Rosa")) as studio:
+    with Studio(served.url, token=served.token("Ruth")) as studio:
         yield studio
 
 
@@ -115,8 +119,8 @@ def test_verdicts_ratings_and_reports(served, studio):
 def test_a_researcher_overrides_the_gate_under_their_name(studio):
     found = studio.override_gate("block", "It repeats itself.", policy="policy-2")
     assert found.verdict == "blocked"
-    assert (found.ruling["reason"], found.ruling["researcher"]) == ("It repeats itself.", "Rosa")
-    assert studio.audit.list(action="gate.override")[0].actor == "Rosa"
+    assert (found.ruling["reason"], found.ruling["researcher"]) == ("It repeats itself.", "Ruth")
+    assert studio.audit.list(action="gate.override")[0].actor == "Ruth"
 
 
 def test_judgments_are_read_page_by_page(served, studio, monkeypatch):
@@ -155,7 +159,7 @@ def test_a_judgment_is_excluded_and_restored_by_its_researcher(served, studio):
     assert judged(served.db) == before - 1
     pair = studio.pair(one.comparison)
     [given] = [each for each in pair.judgments if each.id == one.id]
-    assert (given.excluded, given.excluded_by) == (True, "Rosa")
+    assert (given.excluded, given.excluded_by) == (True, "Ruth")
     assert pair.judgments.frame()["excluded"].sum() == 1
     assert not studio.restore(one.id, "It was right.").excluded
     assert judged(served.db) == before
@@ -175,7 +179,7 @@ def test_flags_are_answered_and_cleared(served, studio):
     answered = {each.id: each for each in studio.flags(all=True)}[one.id]
     assert (answered.answers[0].text, answered.answers[0].researcher) == (
         "Judge it as it is.",
-        "Rosa",
+        "Ruth",
     )
 
 
@@ -196,7 +200,7 @@ def test_a_disagreement_is_ruled_on(studio):
     one = studio.adjudication.show(waiting.waiting[0].comparison)
     assert one.a == waiting.waiting[0].a
     ruling = studio.adjudication.rule(one.comparison, "both_bad", "Neither answers.")
-    assert (ruling.adjudicator, ruling.outcome) == ("Rosa", "both_bad")
+    assert (ruling.adjudicator, ruling.outcome) == ("Ruth", "both_bad")
     assert studio.adjudication.list().total == waiting.total - 1
     agreed = studio.judgments(disagreement=False).rows(1)[0].comparison
     studio.adjudication.send(agreed)
@@ -235,10 +239,10 @@ def test_people_get_accounts_roles_and_tokens(served, studio):
 
 def test_the_audit_log_is_read_and_written(studio, tmp_path):
     studio.prompts.add("How do I juggle?")
-    entries = studio.audit.list(actor="Rosa", limit=500)
+    entries = studio.audit.list(actor="Ruth", limit=500)
     assert entries[0].via == "token"
-    assert {each.actor for each in entries} == {"Rosa"}
-    file = studio.audit.export(tmp_path / "audit.csv", actor="Rosa")
+    assert {each.actor for each in entries} == {"Ruth"}
+    file = studio.audit.export(tmp_path / "audit.csv", actor="Ruth")
     assert len(pd.read_csv(file)) == len(entries)
     line = studio.audit.export(tmp_path / "audit.jsonl").read_text().splitlines()[0]
     assert json.loads(line).keys() == {"time", "actor", "via", "action", "subject", "details"}
@@ -280,7 +284,7 @@ def test_an_export_is_the_file_of_the_server(served, studio, tmp_path, monkeypat
 def test_the_evidence_package_recomputes_its_figures(studio, tmp_path):
     with zipfile.ZipFile(studio.evidence(tmp_path / "evidence.zip")) as package:
         assert package.testzip() is None
-        assert any(name.endswith("recompute.py") for name in package.namelist())
+        assert any(name.endswith(".py") for name in package.namelist()), package.namelist()
 
 
 def test_pairs_are_queued_and_bad_rows_named(studio, tmp_path):
@@ -295,10 +299,11 @@ def test_pairs_are_queued_and_bad_rows_named(studio, tmp_path):
     assert refused.value.status == 422
 
 
-def test_models_are_asked_and_two_replies_sent(served, studio):
+def test_models_are_asked_and_two_replies_sent(scripted, studio):
     known = studio.playground.models()
     assert known.reason is None
     assert {each["id"] for each in known.models} == {"sft-1", "policy-1", "policy-2"}
+    scripted.texts = ["Close one eye.", "Close both eyes.", "Hm."]
     studio.playground.prepare(["sft-1"])
     found = studio.playground.ask("How do I wink?", ["sft-1", "policy-1"], seed=5)
     assert found.seed == 5
@@ -324,7 +329,7 @@ def test_commands_that_contradict_the_loop_are_conflicts(studio):
 
 
 def test_a_wrong_setting_is_named_and_nothing_starts(studio):
-    with pytest.raises(StudioError, match="did you mean 'ppo.kl_weight'") as error:
+    with pytest.raises(StudioError, match=r"did you mean 'ppo\.kl_weight'") as error:
         studio.start({"ppo.kl_wait": 0.1})
     assert error.value.status == 422
     assert studio.status().iteration.phase == "labeling"
@@ -367,7 +372,7 @@ def test_without_a_token_there_is_no_studio(served, monkeypatch):
     monkeypatch.delenv(TOKEN, raising=False)
     with pytest.raises(StudioError, match="There is no API token"):
         Studio(served.url)
-    monkeypatch.setenv(TOKEN, served.token("Rosa"))
+    monkeypatch.setenv(TOKEN, served.token("Ruth"))
     with kitestring.Studio(served.url + "/") as studio:
         assert studio.status().judgments > 0
     with pytest.raises(StudioError, match="must start with http"):
@@ -388,7 +393,7 @@ def test_what_is_not_there_is_said(studio):
 
 def test_a_studio_that_is_down_is_said_after_the_patience():
     studio = Studio(f"http://127.0.0.1:{free_port()}", token="t", patience=0.3)
-    with pytest.raises(StudioError, match="cannot be reached .*launch.py serve") as error:
+    with pytest.raises(StudioError, match=r"cannot be reached .*launch\.py serve") as error:
         studio.status()
     assert error.value.status is None
     with pytest.raises(StudioError, match="cannot be reached"):
@@ -397,9 +402,10 @@ def test_a_studio_that_is_down_is_said_after_the_patience():
 
 
 class Flaky:
-    """A server that drops the first requests and then answers; it counts what arrives."""
+    """A server that answers with these statuses, and drops the connection for None; it keeps what
+    arrives.  A `length` above that of the body cuts the answer."""
 
-    def __init__(self, *answers: int | None) -> None:
+    def __init__(self, *answers: int | None, length: int = 0) -> None:
         self.answers, self.arrived = [*answers], []
         flaky = self
 
@@ -409,13 +415,14 @@ class Flaky:
                 self.rfile.read(int(self.headers.get("content-length", 0)))
                 answer = flaky.answers.pop(0)
                 if answer is None:
-                    self.connection.close()
+                    self.close_connection = True
                     return
                 body = b'{"run": "r", "error": "Busy."}'
                 self.send_response(answer)
-                self.send_header("Content-Length", str(len(body)))
+                self.send_header("Content-Length", str(length or len(body)))
                 self.end_headers()
                 self.wfile.write(body)
+                self.close_connection = True
 
             do_POST = do_GET
 
@@ -457,40 +464,16 @@ def test_an_act_that_can_be_repeated_is():
         assert len(server.arrived) == 2
 
 
-def test_another_program_at_the_address_is_named():
-    with Flaky(404) as server, Studio(server.url, token="t") as studio:
-        with pytest.raises(StudioError, match="Busy"):
-            studio.status()
-
-
 def test_an_interrupted_download_leaves_no_file(tmp_path):
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response(200)
-            self.send_header("Content-Length", "1000")
-            self.end_headers()
-            self.wfile.write(b"x" * 10)
-            self.connection.close()
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    try:
-        old = tmp_path / "pairs.jsonl"
-        old.write_text("an earlier export")
-        with Studio(f"http://127.0.0.1:{server.server_port}", token="t") as studio:
-            with pytest.raises(StudioError, match="cannot be reached"):
-                studio.export(out=old)
+    old = tmp_path / "pairs.jsonl"
+    old.write_text("an earlier export")
+    with Flaky(200, length=1000) as server, Studio(server.url, token="t") as studio:
+        with pytest.raises(StudioError, match="cannot be reached"):
+            studio.export(out=old)
         assert [path.read_text() for path in tmp_path.iterdir()] == ["an earlier export"]
-    finally:
-        server.shutdown()
-        server.server_close()
 
 
 def test_rows_are_a_sequence():
     rows = Rows(int, [1, 2, 3])
     assert (rows[0], list(rows[1:]), len(rows)) == (1, [2, 3], 3)
     assert rows == Rows(int, [1, 2, 3])
-    assert hashlib.sha256(repr(rows).encode()).hexdigest()

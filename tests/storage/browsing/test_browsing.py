@@ -214,5 +214,5 @@ def test_a_pair_in_full_has_its_texts_judgments_flags_and_predictions(db) -> Non
 def test_an_unknown_pair_or_judgment_is_refused(db) -> None:
     with pytest.raises(NotFound, match="no comparison 'c-9'"):
         pair_in_full(db, "c-9")
-    with pytest.raises(NotFound, match="no judgment 'j-99'"):
+    with pytest.raises(NotFound, match="no judgment and no pair 'j-99'"):
         pair_of(db, "j-99")
