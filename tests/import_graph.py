@@ -10,7 +10,7 @@ from collections import defaultdict
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-PACKAGES = ("commands", "labeler", "pipeline", "storage")
+PACKAGES = ("commands", "kitestring", "labeler", "pipeline", "storage")
 PAGE = ROOT / "docs" / "architecture.md"
 BEGIN, END = "<!-- folders: begin -->", "<!-- folders: end -->"
 

@@ -24,8 +24,18 @@ from pipeline.ppo.metrics import METRICS
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
-PACKAGES = ("benchmarks", "commands", "docker", "docs", "labeler", "pipeline", "storage", "tests")
-PRODUCT = ("commands", "labeler", "pipeline", "storage")
+PACKAGES = (
+    "benchmarks",
+    "commands",
+    "docker",
+    "docs",
+    "kitestring",
+    "labeler",
+    "pipeline",
+    "storage",
+    "tests",
+)
+PRODUCT = ("commands", "kitestring", "labeler", "pipeline", "storage")
 ELSEWHERE = {"limit_conn": "a directive of nginx", "member_1": "f'member_{number}'"}
 """Identifiers on the pages that the source does not hold, and what they are."""
 PAGES = sorted([*ROOT.glob("*.md"), *DOCS.glob("*.md")])

@@ -82,6 +82,16 @@ def test_pipeline_imports_only_records_and_reports_of_storage_except_around_the_
             assert not foreign, f"{path} imports {foreign}"
 
 
+def test_the_client_imports_nothing_of_ours() -> None:
+    for path in sources("kitestring"):
+        used = named_in(path)
+        for package in ("pipeline", "storage", "launch", "labeler", "commands"):
+            assert not ours(used, package), path
+    for package in ("pipeline", "storage", "labeler", "commands"):
+        for path in sources(package):
+            assert not ours(named_in(path), "kitestring"), path
+
+
 def test_no_folder_imports_in_a_circle() -> None:
     """In every package, modules and folders that stand side by side form no cycle."""
     levels = siblings(imports())

@@ -17,7 +17,7 @@ import httpx
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-PACKAGES = ("commands", "labeler", "pipeline", "storage")
+PACKAGES = ("commands", "kitestring", "labeler", "pipeline", "storage")
 SHARED = sysconfig.get_path("purelib")
 
 # Every process of the installed program writes down what it opens of the checkout.
@@ -63,9 +63,37 @@ def test_every_file_that_the_program_reads_is_in_the_wheel(wheel):
         ["git", "ls-files", "launch.py", *PACKAGES],
         cwd=ROOT, capture_output=True, text=True, check=True,
     ).stdout.split()  # fmt: skip
-    assert set(listed) - held == set()
+    # The client can be installed alone, from its own folder.
+    assert set(listed) - held == {"kitestring/README.md", "kitestring/pyproject.toml"}
     assert {f"{package}/py.typed" for package in PACKAGES} <= held
     assert not any(name.startswith(("tests/", "benchmarks/")) for name in held)
+
+
+def test_the_client_alone_needs_httpx_only(tmp_path):
+    """It is installed from its own folder, without the studio."""
+    source = shutil.copytree(ROOT / "kitestring", tmp_path / "source" / "kitestring")
+    place = tmp_path / "place"
+    subprocess.run(
+        [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index",
+         "--no-build-isolation", "--target", place, source],
+        check=True, timeout=240, capture_output=True,
+    )  # fmt: skip
+    (about,) = place.glob("kitestring_client-*.dist-info/METADATA")
+    metadata = Parser().parsestr(about.read_text())
+    assert [each for each in metadata.get_all("Requires-Dist", []) if "extra" not in each] == [
+        "httpx>=0.27"
+    ]
+    code = (
+        "import sys, kitestring; names = {m.split('.')[0] for m in sys.modules};"
+        f"print(kitestring.__file__.startswith({str(place)!r}),"
+        "sorted(names & {'torch', 'gradio', 'duckdb', 'pandas', 'storage', 'labeler', 'pipeline'}))"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(place)}
+    run = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True
+    )
+    assert run.stdout.strip() == "True []", run.stderr
+    assert (place / "kitestring" / "py.typed").exists()
 
 
 @dataclass(frozen=True)
