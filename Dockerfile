@@ -19,6 +19,7 @@ RUN set -eu; case "${TORCH}" in \
     /opt/kitestring/bin/python -m pip install --extra-index-url "${index}" -c constraints.txt -r requirements.txt
 COPY README.md LICENSE launch.py ./
 COPY commands commands
+COPY kitestring kitestring
 COPY labeler labeler
 COPY pipeline pipeline
 COPY storage storage
