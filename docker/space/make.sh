@@ -4,7 +4,7 @@ set -eu
 target=${1:?the directory to make}
 cd "$(dirname "$0")/../.."
 mkdir "$target"
-git ls-files -z -- LICENSE commands constraints.txt labeler launch.py pipeline pyproject.toml storage |
+git ls-files -z -- LICENSE commands constraints.txt kitestring labeler launch.py pipeline pyproject.toml storage |
     xargs -0 cp --parents -t "$target"
 cp docker/space/README.md docker/space/start.sh "$target"/
 { cat .dockerignore && echo '!start.sh'; } > "$target/.dockerignore"
