@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 import httpx
 
+from labeler.project import Project
 from labeler.research.models.playground.session import Ask, Playground
 from labeler.webhooks.dispatcher import Dispatcher
 from labeler.webhooks.service import Webhooks
@@ -92,7 +93,7 @@ class Studio:
         self.commands.register("reward.report", self.loop.reports.report)
         self.commands.register("status", self._status)
         self.commands.register("ask", self._ask)
-        for name, command in self.webhooks.commands().items():
+        for name, command in (self.webhooks.commands() | Project(self.db).commands()).items():
             self.commands.register(name, command)
 
     def call(self, command: str, **arguments: Any) -> Any:

@@ -73,7 +73,7 @@ class Commands:
             "flags.answer": self._answer_flag,
             "flags.clear": self._clear_flag,
             **data_commands(db),
-            "gold.list": lambda: [_gold_pair(each) for each in gold.listing(db)],
+            "gold.list": self._gold,
             "gold.make": self._make_gold,
             "gold.retire": partial(self._set_gold, active=False),
             "gold.restore": partial(self._set_gold, active=True),
@@ -239,6 +239,9 @@ class Commands:
         check_arguments("audit.write", self._audit, filters)
         rows = self._audit(**{"limit": None} | filters)
         return {"out": out, "entries": audit.write_file(rows, Path(out))}
+
+    def _gold(self, kind: Literal["gold", "practice"] = "gold") -> list[dict[str, Any]]:
+        return [_gold_pair(each) for each in gold.listing(self._db, kind)]
 
     def _make_gold(self, count: int) -> dict[str, int]:
         return {"made": gold.make(self._db, count), "candidates": gold.candidates(self._db)}

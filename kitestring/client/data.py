@@ -101,9 +101,9 @@ class GoldPairs:
         self._at = at
 
     @route("GET", GOLD)
-    def list(self) -> Rows[GoldPair]:
-        """All gold pairs, active ones first."""
-        return Rows.of(GoldPair, self._at.get(GOLD))
+    def list(self, kind: Literal["gold", "practice"] = "gold") -> Rows[GoldPair]:
+        """All gold or practice pairs, active ones first."""
+        return Rows.of(GoldPair, self._at.get(GOLD, kind=kind))
 
     @route("POST", GOLD)
     def make(self, count: int) -> int:

@@ -16,6 +16,7 @@ Phase = Literal["sampling", "labeling", "reward", "policy", "evaluating", "done"
 Outcome = Literal["first", "second", "tie", "both_bad"]
 ScreenOutcome = Literal["a", "b", "tie", "both_bad"]
 Role = Literal["annotator", "adjudicator", "viewer", "researcher"]
+Presence = Literal["off", "optional", "required"]
 Ruling = Literal["promote", "block", "evidence"]
 
 
@@ -495,6 +496,45 @@ class NewAccount(Person):
     added: bool
     invite: str | None = None
     token: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class SavedGuidelines:
+    """A saved text for all languages; `current` if annotators see it now."""
+
+    version: str
+    text: str
+    current: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Guidelines:
+    """The guidelines in Markdown; `saved` are all texts for all languages, the current one last."""
+
+    version: str
+    text: str
+    saved: Rows[SavedGuidelines]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Form:
+    """What annotators are asked about a pair (the settings of the same names in `labeling`)."""
+
+    scale: str
+    strength: str
+    criteria: tuple[str, ...]
+    reasons: tuple[str, ...]
+    rationale: Presence
+    safety: Presence
+    marks: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Practice:
+    """Whether practice is asked for, and how many practice pairs there are."""
+
+    asked: bool
+    pairs: int
 
 
 @dataclass(frozen=True, kw_only=True)

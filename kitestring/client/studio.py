@@ -34,7 +34,7 @@ from kitestring.client.records import (
     Status,
 )
 from kitestring.client.rows import Pages, Rows, parsed
-from kitestring.client.team import Audit, People, Webhooks
+from kitestring.client.team import Audit, People, Project, Webhooks
 
 API = "/research/api"
 PHASES: tuple[Phase, ...] = get_args(Phase)
@@ -64,6 +64,7 @@ class Studio:
         self.adjudication = Adjudications(self._at)
         self.gold = GoldPairs(self._at)
         self.people = People(self._at)
+        self.project = Project(self._at)
         self.webhooks = Webhooks(self._at)
         self.audit = Audit(self._at)
         self.playground = Playground(self._at)
@@ -209,6 +210,16 @@ class Studio:
     def reward(self, model: str | None = None) -> RewardReport:
         """Whether a reward model is good enough for PPO, by default the newest."""
         return parsed(RewardReport, self._at.get(f"{API}/reward", model=model))
+
+    @route("POST", f"{API}/reward/{{model}}/curve/start")
+    def start_curve(self, model: str) -> None:
+        """Compute the learning curve of a reward model, or continue it; `reward` then has it."""
+        self._at.post(f"{API}/reward/{part(model)}/curve/start")
+
+    @route("POST", f"{API}/reward/{{model}}/curve/stop")
+    def stop_curve(self, model: str) -> None:
+        """Stop computing the learning curve; finished models are kept."""
+        self._at.post(f"{API}/reward/{part(model)}/curve/stop")
 
     @route("GET", f"{API}/lineage/{{policy}}")
     def lineage(self, policy: str) -> Mapping[str, Any]:

@@ -1,4 +1,4 @@
-"""Accounts, the audit log and webhooks."""
+"""Accounts, the audit log, webhooks, and what annotators are given."""
 
 from __future__ import annotations
 
@@ -8,10 +8,25 @@ from pathlib import Path
 from typing import Literal
 
 from kitestring.client.connection import Connection, part, route
-from kitestring.client.records import AuditEntry, Delivery, NewAccount, Person, Ping, Role, Webhook
+from kitestring.client.records import (
+    AuditEntry,
+    Delivery,
+    Form,
+    Guidelines,
+    NewAccount,
+    Person,
+    Ping,
+    Practice,
+    Presence,
+    Role,
+    Webhook,
+)
 from kitestring.client.rows import Rows, parsed
 
-PEOPLE, WEBHOOKS, AUDIT = (f"/research/api/{name}" for name in ("people", "webhooks", "audit"))
+PEOPLE, WEBHOOKS, AUDIT, GUIDELINES, FORM, PRACTICE = (
+    f"/research/api/{name}"
+    for name in ("people", "webhooks", "audit", "guidelines", "form", "practice")
+)
 
 
 class People:
@@ -51,6 +66,66 @@ class People:
     def revoke(self, name: str) -> int:
         """Revoke a person's invites and API tokens; returns how many there were."""
         return self._at.post(f"{PEOPLE}/revoke", {"name": name})["revoked"]
+
+
+class Project:
+    """``studio.project``: the guidelines, the form and the practice of annotators.
+
+    Annotators get a change within about a minute.
+    """
+
+    def __init__(self, at: Connection) -> None:
+        self._at = at
+
+    @route("GET", GUIDELINES)
+    def guidelines(self, language: str | None = None) -> Guidelines:
+        """The guidelines of annotators who chose a language, with all saved texts."""
+        return parsed(Guidelines, self._at.get(GUIDELINES, language=language))
+
+    @route("POST", GUIDELINES)
+    def save_guidelines(self, text: str, *, language: str | None = None) -> str:
+        """Save guidelines in Markdown; returns their version.
+
+        With a `language`, only annotators who chose it see them; an empty text removes them.
+        """
+        body = {"text": text, "language": language}
+        return self._at.post(GUIDELINES, body, again=True)["version"]
+
+    @route("GET", FORM)
+    def form(self) -> Form:
+        """What annotators are asked about a pair."""
+        return parsed(Form, self._at.get(FORM))
+
+    @route("POST", FORM)
+    def set_form(
+        self,
+        *,
+        scale: Literal["two-step", "one-press"] | None = None,
+        strength: Literal["optional", "required"] | None = None,
+        criteria: Iterable[str] | None = None,
+        reasons: Iterable[str] | None = None,
+        rationale: Presence | None = None,
+        safety: Presence | None = None,
+        marks: bool | None = None,
+    ) -> Form:
+        """Change the form; None leaves a field as it is."""
+        body = {
+            "scale": scale, "strength": strength,
+            "criteria": None if criteria is None else [*criteria],
+            "reasons": None if reasons is None else [*reasons],
+            "rationale": rationale, "safety": safety, "marks": marks,
+        }  # fmt: skip
+        return parsed(Form, self._at.post(FORM, body, again=True))
+
+    @route("GET", PRACTICE)
+    def practice(self) -> Practice:
+        """Whether annotators first judge the practice pairs, and how many there are."""
+        return parsed(Practice, self._at.get(PRACTICE))
+
+    @route("POST", PRACTICE)
+    def ask_for_practice(self, asked: bool = True) -> Practice:
+        """Ask annotators for practice, or no longer."""
+        return parsed(Practice, self._at.post(PRACTICE, {"asked": asked}, again=True))
 
 
 class Audit:

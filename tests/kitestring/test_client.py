@@ -218,6 +218,47 @@ def test_gold_pairs_are_made_and_retired(studio):
     assert studio.gold.list()[0].active
 
 
+def test_guidelines_are_saved_in_versions(studio):
+    before = studio.project.guidelines()
+    assert "helps" in before.text  # those of the seed
+    version = studio.project.save_guidelines("Prefer the **shorter** answer.")
+    after = studio.project.guidelines()
+    assert (after.version, after.text) == (version, "Prefer the **shorter** answer.")
+    assert version != before.version
+    assert [each.text for each in after.saved if each.current] == [after.text]
+    studio.project.save_guidelines("Lieber kurz.", language="de")
+    assert studio.project.guidelines("de").text == "Lieber kurz."
+    assert studio.project.guidelines("fr").text == after.text
+    with pytest.raises(StudioError, match="the guidelines are empty"):
+        studio.project.save_guidelines(" ")
+
+
+def test_the_form_changes_only_where_it_is_told_to(studio):
+    before = studio.project.form()
+    after = studio.project.set_form(reasons=["wrong", "rude"], safety="required")
+    assert (after.reasons, after.safety) == (("wrong", "rude"), "required")
+    assert (after.scale, after.criteria) == (before.scale, before.criteria)
+    assert studio.project.form() == after
+    studio.project.set_form(reasons=[], safety="off")
+    assert studio.project.form() == before
+
+
+def test_practice_is_asked_for(studio):
+    assert not studio.project.practice().asked
+    assert studio.project.ask_for_practice().asked
+    assert studio.project.ask_for_practice(False) == studio.project.practice()
+    assert len(studio.gold.list("practice")) == studio.project.practice().pairs == 0
+
+
+def test_a_learning_curve_is_refused_with_its_reason(studio):
+    """The seeded model has no run on disk; tests/pipeline/reward has a curve that is computed."""
+    with pytest.raises(StudioError, match="No learning curve is being computed"):
+        studio.stop_curve("reward-2")
+    with pytest.raises(StudioError) as error:
+        studio.start_curve("reward-none")
+    assert (error.value.status, "reward-none" in error.value.message) == (422, True)
+
+
 def test_people_get_accounts_roles_and_tokens(served, studio):
     new = studio.people.add("Noor", role="viewer", token=True)
     assert new.added

@@ -74,6 +74,18 @@ def loop_routes(db: Database, loop: Loop, commands: Commands) -> list[APIRouter]
     def reward(model: str | None = None) -> RewardReport:
         return loop.reports.report(model)
 
+    @routes.post("/reward/{model}/curve/start")
+    def start_curve(model: str) -> dict[str, str]:
+        """Compute the model's learning curve, or continue it."""
+        loop.reports.start_curve(model)
+        return {"model": model}
+
+    @routes.post("/reward/{model}/curve/stop")
+    def stop_curve(model: str) -> dict[str, str]:
+        """Stop computing it; finished models are kept."""
+        loop.reports.cancel_curve(model)
+        return {"model": model}
+
     @routes.get("/lineage/{policy}")
     def shaped(policy: str) -> dict[str, Any]:
         found = lineage.lineage(db, policy)

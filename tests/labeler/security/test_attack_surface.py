@@ -62,10 +62,11 @@ READ_BY_VIEWERS = (
     "judgments", "judgments/0", "flags",
 )  # fmt: skip
 READ_BY_RESEARCHERS = ("audit", "webhooks/deliveries", "adjudication", "adjudication/0")
+READ_AND_CHANGED = ("prompts", "guidelines", "form", "practice")
 BOTH = ("gold", "people", "webhooks")
 ACTS = (
     *(f"loop/{act}" for act in ("train", "cancel", "resume", "retry", "label-more")),
-    "gate/override", "judgments/0/exclude", "judgments/0/restore", "prompts/0",
+    "gate/override", "reward/0/curve/start", "reward/0/curve/stop", "judgments/0/exclude", "judgments/0/restore", "prompts/0",
     "flags/0/answer", "flags/0/clear", "adjudication/0/send", "adjudication/0/rule",
     "gold/0/retire", "gold/0/restore", "webhooks/deliveries/0/resend",
     *(f"people/{act}" for act in ("role", "disable", "enable", "revoke")),
@@ -82,7 +83,7 @@ RESEARCH: dict[str, frozenset[str]] = {
     **dict.fromkeys((f"/research/api/{name}" for name in READ_BY_RESEARCHERS), frozenset({"GET"})),
     **dict.fromkeys((f"/research/api/{name}" for name in ACTS), ACT),
     **dict.fromkeys((f"/research/api/{name}" for name in BOTH), ACT | {"GET"}),
-    "/research/api/prompts": ACT | {"GET"},
+    **dict.fromkeys((f"/research/api/{name}" for name in READ_AND_CHANGED), ACT | {"GET"}),
     "/research/api/playground": frozenset({"GET"}),
     **dict.fromkeys((f"/research/api/playground/{name}" for name in ("prepare", "replies", "pairs")), ACT),
     **dict.fromkeys(
