@@ -14,6 +14,7 @@ from commands import (
     judgments,
     loop,
     playground,
+    project,
     prompts,
     reward,
     serve,
@@ -27,7 +28,7 @@ from storage.errors import NotFound, explain
 
 MODULES = (
     *(serve, loop, data, prompts, gold, judgments, adjudicate, flags, webhooks, reward, playground),
-    *(studies, simulate, sycophancy, audit),
+    *(studies, simulate, sycophancy, audit, project),
 )
 app.registered_commands.sort(
     key=lambda command: [module.__name__ for module in MODULES].index(command.callback.__module__)
