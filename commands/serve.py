@@ -159,6 +159,7 @@ def _run_server(
         loop=cast("ports.Loop", studio.loop),
         generation=studio.generation,
         webhooks=studio.webhooks,
+        too_long=studio.commands.too_long,
         admin=studio.commands.call,
         admin_token=token,
         addresses=Addresses.of(host=host, public_url=public_url),

@@ -20,6 +20,8 @@ from labeler.downloads import download_routes
 from labeler.ports import Generation, Loop
 from labeler.research import pages as research
 from labeler.research.api.routes import api_routes, openapi_routes
+from labeler.research.data.importing.jobs import Imports
+from labeler.research.data.importing.routes import import_routes
 from labeler.research.models.playground.routes import playground_routes
 from labeler.research.runs.routes import run_routes
 from labeler.security.access import GRANTS, AccessMiddleware, rules
@@ -35,10 +37,11 @@ from labeler.security.auth import Auth
 from labeler.security.oidc import Provider
 from labeler.security.oidc_routes import oidc_routes
 from labeler.security.oidc_settings import OidcSettings
-from labeler.uploads import upload_routes
+from labeler.uploads import Uploads, upload_routes
 from labeler.webhooks.service import Webhooks
 from storage.engine.database import Database
 from storage.errors import StorageDamaged, StorageUnavailable, explain
+from storage.importing.long_rows import TooLong
 
 THREADS = 64
 """Requests handled in parallel; each waits for the database or for a group commit."""
@@ -52,6 +55,7 @@ def create_app(
     loop: Loop,
     generation: Generation | None = None,
     webhooks: Webhooks | None = None,
+    too_long: Callable[[], TooLong | None] = lambda: None,
     admin: Admin,
     admin_token: str,
     addresses: Addresses = Addresses(),
@@ -62,7 +66,8 @@ def create_app(
 
     `admin(command, arguments)` runs commands of the command line, which sends `admin_token`.
     With `oidc`, people can also sign in with an OpenID provider. Without `generation` there are no
-    live conversations and no playground, and without `webhooks` events are not sent.
+    live conversations and no playground, and without `webhooks` events are not sent.  `too_long`
+    returns the check for imported rows that are too long for the model.
     ``app.state.sign_in_url(annotator)`` is `Auth.sign_in_url`. Close `db` only after the server has
     stopped.
     """
@@ -85,9 +90,11 @@ def create_app(
     app.include_router(label_routes(db, generation))
     app.include_router(worker_routes())
     app.include_router(adjudication_routes(db))
+    uploads = Uploads(db.workspace)
     for_researchers = [
         download_routes(db, loop),
-        upload_routes(db),
+        upload_routes(db, uploads, too_long),
+        import_routes(Imports(db, uploads, too_long)),
         run_routes(db, loop),
         playground_routes(db, generation),
         *api_routes(

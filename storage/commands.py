@@ -12,7 +12,7 @@ import json
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from storage import lineage, worker_files
 from storage.arguments import check_arguments
@@ -22,25 +22,15 @@ from storage.browsing.runs import KL, REWARD, Comparison, LastValues, compare
 from storage.engine import backup
 from storage.engine.database import Database
 from storage.exporting import exports
-from storage.importing import imports
-from storage.importing.apart import import_apart, note_import
+from storage.importing.detect import ImportKind
 from storage.importing.hub_files import local_file
-from storage.importing.long_rows import LengthCheck, TooLong
-from storage.importing.sources.registry import Origin
+from storage.importing.long_rows import TooLong
+from storage.importing.request import IMPORTERS, ImportRequest, run_import
+from storage.importing.sheet import ImportReport
 from storage.labeling import flag_answers, gold, judgments, model_judges
 from storage.records import Annotator, AnnotatorKind, AnnotatorRole, Run, new_id
 from storage.reports import to_json
 from storage.tables import annotators, audit, iterations, models, run_settings, runs, tokens
-
-_IMPORTERS: dict[str, Callable[..., imports.ImportReport]] = {
-    "prompts": imports.import_prompts,
-    "sft": imports.import_sft,
-    "judgments": imports.import_judgments,
-    "preferences": imports.import_preferences,
-    "pairs": imports.import_pairs,
-    "gold": imports.import_gold,
-    "practice": imports.import_practice,
-}
 
 
 class Commands:
@@ -131,32 +121,22 @@ class Commands:
 
     def _import(
         self,
-        kind: Literal["prompts", "sft", "judgments", "preferences", "pairs", "gold", "practice"],
+        kind: ImportKind,
         file: str,
         skip_bad: bool = False,
         skip_long: bool = False,
         source: str | None = None,
         names: dict[str, str] | None = None,
         **options: Any,
-    ) -> imports.ImportReport:
-        importer = _IMPORTERS[kind]
+    ) -> ImportReport:
         given = {"file": file, "skip_bad": skip_bad, **options}
-        check_arguments(f"import of {kind}", importer, given, own=("db", "length", "origin"))
-        if source is not None:
-            if kind not in ("judgments", "gold"):
-                raise ValueError(
-                    f"other tools' files are read with --judgments or --gold, not --{kind}"
-                )
-            options["origin"] = Origin(source, names or {})
-        length = LengthCheck(self.too_long(), skip=skip_long)
-        options |= {"skip_bad": skip_bad, "length": length}
+        check_arguments(f"import of {kind}", IMPORTERS[kind], given, own=("db", "length", "origin"))
+        request = ImportRequest(
+            kind=kind, source=source, names=names or {}, skip_bad=skip_bad, skip_long=skip_long,
+            **options,
+        )  # fmt: skip
         with local_file(file) as path:
-            if self.serving:
-                return import_apart(importer, self._db, path, **options)
-            report = importer(self._db, path, **options)
-            if not options.get("dry_run"):
-                note_import(self._db, importer, path, report)
-            return report
+            return run_import(self._db, path, request, too_long=self.too_long(), apart=self.serving)
 
     def _iteration(self, number: int) -> dict[str, Any]:
         """The stored iteration, the figures of its reward model, and the seconds that the worker of

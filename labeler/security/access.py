@@ -144,7 +144,9 @@ def rules(research_pages: Iterable[str] = ()) -> list[Rule]:
         _rule("researcher", "POST", r"/research/api/webhooks/deliveries/[\w.-]+/resend"),
         _rule("researcher", "POST", rf"/research/api/webhooks/[\w-]+/({_WEBHOOK_ACTS})"),
         _rule("researcher", "GET", r"/research/download/[\w-]+"),
-        _rule("researcher", "POST", r"/research/upload/pairs"),
+        _rule("researcher", "POST", r"/research/upload/(pairs|file)"),
+        _rule("researcher", "POST", r"/research/api/imports(/[\w-]+/cancel)?"),
+        _rule("researcher", "GET", r"/research/api/imports/[\w-]+"),
         _rule("researcher", "GET", r"/research/api/playground"),
         _rule("researcher", "POST", r"/research/api/playground/(prepare|pairs)"),
         _rule("researcher", "POST", r"/research/api/playground/replies", "stream"),
@@ -212,7 +214,7 @@ class AccessMiddleware:
         if isinstance(passed, Response):
             await passed(scope, receive, self.hardening.wrap(send))
             return
-        receive = _limited(receive, _largest_body(scope["path"]))
+        receive = _limited(receive, scope["path"])
         await self._pass(passed, scope, receive, send)
 
     async def _pass(self, rule: Rule, scope: Scope, receive: Receive, send: Send) -> None:
@@ -261,7 +263,7 @@ class AccessMiddleware:
                 sentence = "A request cannot have both Content-Length and Transfer-Encoding."
                 return _json_error(400, sentence, {"Connection": "close"})
             if int(length) > _largest_body(path):
-                return _json_error(413, "The request is too large.")
+                return _json_error(413, _too_large(path))
         return None
 
     def _forget_other_addresses(self, scope: Scope) -> None:
@@ -372,16 +374,25 @@ def _largest_body(path: str) -> int:
     return MAX_BODY_BYTES if path.startswith(("/research/", "/admin/")) else MAX_ACT_BYTES
 
 
-def _limited(receive: Receive, largest: int) -> Receive:
-    """Refuse a body that is longer than `largest`, regardless of its headers."""
-    received = 0
+def _too_large(path: str) -> str:
+    if not path.startswith("/research/upload/"):
+        return "The request is too large."
+    return (
+        f"The file is larger than {MAX_UPLOAD_BYTES / 1e6:g} MB, the limit for uploads. Split it, or "
+        "import it from a terminal with `python launch.py import`."
+    )
+
+
+def _limited(receive: Receive, path: str) -> Receive:
+    """Refuse a body that is longer than `_largest_body`, regardless of its headers."""
+    received, largest = 0, _largest_body(path)
 
     async def limited() -> Message:
         nonlocal received
         message = await receive()
         received += len(message.get("body", b""))
         if received > largest:
-            raise HTTPException(413, "The request is too large.")
+            raise HTTPException(413, _too_large(path))
         return message
 
     return limited

@@ -79,7 +79,7 @@ class ContextCheck:
         with_room = f" plus {room} for an answer (sampling and ppo.max_new_tokens)" if room else ""
         return (
             f"{longest} tokens{with_room} exceed the context of {self._name}, {self._context} tokens; "
-            "shorten it, or leave such rows out with --skip-long"
+            "shorten it, or skip long rows"
         )
 
     def _text(self, messages: Sequence[Message], answer: str) -> str:

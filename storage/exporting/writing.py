@@ -35,7 +35,7 @@ def open_writer(path: Path, schema: pa.Schema, *, csv_safe: bool = False) -> Ite
         if path.suffix.lower() != ".csv":
             yield lambda rows: file.writelines(f"{_json(row)}\n" for row in rows)
             return
-        cell = _safe_text if csv_safe else _csv_text
+        cell = safe_text if csv_safe else _csv_text
         cells = csv.writer(file)
         cells.writerow(schema.names)
         yield lambda rows: cells.writerows(
@@ -58,6 +58,7 @@ def _csv_text(value: Any) -> Any:
     return value.isoformat() if isinstance(value, datetime) else value
 
 
-def _safe_text(value: Any) -> Any:
+def safe_text(value: Any) -> Any:
+    """A cell of a CSV with an apostrophe before it if a spreadsheet would run it as a formula."""
     text = _csv_text(value)
     return f"'{text}" if is_formula(text) else text

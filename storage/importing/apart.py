@@ -19,23 +19,32 @@ from collections.abc import Callable, Collection
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from storage.engine.database import Database
-from storage.importing.sheet import ImportInterrupted, ImportReport
+from storage.importing.control import CANCEL_SECONDS, Control
+from storage.importing.sheet import ImportInterrupted
 from storage.importing.target import Batch, Stored, target_of
-from storage.tables import audit
+
+T = TypeVar("T")
 
 _NICENESS = 10
 """Annotators come first."""
 
 
 def import_apart(
-    importer: Callable[..., ImportReport], db: Database, file: Path, **options: Any
-) -> ImportReport:
-    """Call a function of `storage.importing.imports` in a process of its own.
+    importer: Callable[..., T],
+    db: Database,
+    file: Path,
+    *,
+    control: Control | None = None,
+    **options: Any,
+) -> T:
+    """Call a function that takes a `Target` and a file in a process of its own, such as those of
+    `storage.importing.imports`.
 
-    Raises what the function raises, and `ImportInterrupted` if the process ends without a report.
+    Raises what the function raises, `ImportInterrupted` if the process ends without a report, and
+    `ImportCancelled`.
     """
     here, there = Pipe()
     with here:
@@ -49,7 +58,7 @@ def import_apart(
             )
         try:
             here.send((importer, Path(file).absolute(), options))
-            report = _answer_calls(here, db)
+            return _answer_calls(here, db, control or Control())
         except (EOFError, BrokenPipeError, ConnectionResetError):
             raise ImportInterrupted(
                 f"the process that imported {file.name} ended with exit code {process.wait()} "
@@ -59,25 +68,14 @@ def import_apart(
         finally:
             process.kill()
             process.wait()
-    if not options.get("dry_run"):
-        note_import(db, importer, file, report)
-    return report
 
 
-def note_import(
-    db: Database, importer: Callable[..., ImportReport], file: Path, report: ImportReport
-) -> None:
-    """Note an import that stored something in the audit log."""
-    added = {kind: count for kind, count in report.added.items() if count}
-    if added:
-        kind = importer.__name__.removeprefix("import_")
-        audit.note(db, "import", kind, file=Path(file).name, added=added)
-
-
-def _answer_calls(pipe: Connection, db: Database) -> ImportReport:
+def _answer_calls(pipe: Connection, db: Database, control: Control) -> Any:
     """Answer the calls of the process until it has a report."""
-    with target_of(db) as target:
+    with target_of(db, control) as target:
         while True:
+            while not pipe.poll(CANCEL_SECONDS):
+                control.require_wanted()
             name, arguments, options = pipe.recv()
             if name == "done":
                 return arguments
@@ -104,6 +102,9 @@ class _RemoteTarget:
 
     def rows(self, sql: str, /, **parameters: Any) -> list[dict[str, Any]]:
         return self._call("rows", sql, **parameters)
+
+    def storing(self, total: int) -> None:
+        self._call("storing", total)
 
     def store(self, batch: Batch, people: Collection[str]) -> Stored:
         return self._call("store", batch, people)

@@ -45,7 +45,7 @@ def read_rows(path: Path, *, max_rows: int | None = None) -> tuple[list[Row], Ro
     path = Path(path)
     rows: list[Row] = []
     bad = RowNotes()
-    for each in _all_rows(path, max_rows):
+    for each in rows_of(path, max_rows):
         if isinstance(each, Row):
             rows.append(each)
         else:
@@ -76,7 +76,7 @@ def _require_few_marks(path: Path) -> None:
         )
 
 
-def _all_rows(path: Path, max_rows: int | None) -> Iterator[Row | BadRow]:
+def rows_of(path: Path, max_rows: int | None) -> Iterator[Row | BadRow]:
     """The rows one by one; text is read line by line, except for a JSON array."""
     if path.is_dir():
         return _parquet_rows(sorted(path.rglob("*.parquet")), path)

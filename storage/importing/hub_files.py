@@ -22,8 +22,13 @@ _ADDRESS = re.compile(r"hf://datasets/([^/@]+/[^/@]+)(?:@([^/]+))?(?:/(.+))?")
 
 
 @contextmanager
-def local_file(address: str | Path) -> Iterator[Path]:
+def local_file(
+    address: str | Path, *, folder: Path | None = None, max_bytes: int | None = None
+) -> Iterator[Path]:
     """The file or directory to import: of a dataset of the hub, a copy that is deleted afterwards.
+
+    The copy is in `folder`, or in a temporary folder of the system.  ValueError if it would exceed
+    `max_bytes`; nothing is downloaded then.
 
     ``hf://datasets/OWNER/NAME[@REVISION][/PATH]``, where PATH is a file, or CONFIG or CONFIG/SPLIT.
     The token in HF_TOKEN is used if there is one.  Raises ValueError if the hub refuses, or if it
@@ -33,14 +38,19 @@ def local_file(address: str | Path) -> Iterator[Path]:
         yield Path(address)
         return
     found = _ADDRESS.fullmatch(str(address))
-    if not found:
+    # A path with ".." could lead out of the folder.
+    if not found or ".." in str(address).split("/"):
         raise ValueError(f"{address} must be hf://datasets/OWNER/NAME, with /CONFIG/SPLIT or /FILE")
     repository, revision, path = found.groups()
-    with TemporaryDirectory(prefix="kitestring-hub-") as folder:
+    with TemporaryDirectory(prefix="kitestring-hub-", dir=folder) as place:
         try:
             # The name becomes the source of the prompts.
             yield _download(
-                Path(folder) / repository.replace("/", "--"), repository, revision, path or ""
+                Path(place) / repository.replace("/", "--"),
+                repository,
+                revision,
+                path or "",
+                max_bytes,
             )
         except (HTTPError, OSError) as problem:
             reason = (str(problem).strip().splitlines() or [type(problem).__name__])[0]
@@ -50,9 +60,12 @@ def local_file(address: str | Path) -> Iterator[Path]:
             ) from problem
 
 
-def _download(folder: Path, repository: str, revision: str | None, path: str) -> Path:
+def _download(
+    folder: Path, repository: str, revision: str | None, path: str, max_bytes: int | None
+) -> Path:
     hub = HfApi()
     if Path(path).suffix in READABLE:
+        _require_small(hub, repository, revision, [path], max_bytes)
         return Path(
             hub.hf_hub_download(
                 repository, path, repo_type="dataset", revision=revision, local_dir=folder
@@ -67,11 +80,26 @@ def _download(folder: Path, repository: str, revision: str | None, path: str) ->
     else:
         files = hub.list_repo_files(repository, repo_type="dataset", revision=revision)
     chosen = _chosen(repository, [name for name in files if name.endswith(".parquet")], path)
+    _require_small(hub, repository, revision, chosen, max_bytes)
     for name in chosen:
         hub.hf_hub_download(
             repository, name, repo_type="dataset", revision=revision, local_dir=folder
         )
     return folder
+
+
+def _require_small(
+    hub: HfApi, repository: str, revision: str | None, names: Sequence[str], max_bytes: int | None
+) -> None:
+    if max_bytes is None:
+        return
+    found = hub.get_paths_info(repository, list(names), repo_type="dataset", revision=revision)
+    size = sum(getattr(each, "size", 0) for each in found)
+    if size > max_bytes:
+        raise ValueError(
+            f"{repository} has {size / 1e6:,.0f} MB to download; the limit for imports from the page "
+            f"is {max_bytes / 1e6:,.0f} MB. Import it from a terminal with `python launch.py import`"
+        )
 
 
 def _chosen(repository: str, files: Sequence[str], path: str) -> list[str]:

@@ -5,7 +5,7 @@ bad rows, `BadFile` reports all of them and nothing is stored; with `skip_bad` t
 stored.  Ids are digests of the content, so importing a file again adds nothing, or the rest after an
 interruption.  A `LengthCheck` treats rows that are too long for the model as bad rows, or leaves
 them out.  With `dry_run`, the report has the first rows as they were understood and what would be
-added, and nothing is stored.
+added, and nothing is stored.  A file with more than `max_rows` rows is refused with ``ValueError``.
 """
 
 from __future__ import annotations
@@ -107,12 +107,13 @@ def import_prompts(
     skip_bad: bool = False,
     length: LengthCheck = ANY_LENGTH,
     dry_run: bool = False,
+    max_rows: int | None = None,
 ) -> ImportReport:
     """Import prompts to sample from: `prompt` (text or chat messages) or `messages` in each row.
 
     A row without a `role` column gets `role`, or its `default_role`.  Raises `BadFile`.
     """
-    sheet = Sheet(file, length)
+    sheet = Sheet(file, length, max_rows=max_rows)
     sheet.expect([_PROMPT], known=(*_PROMPT, "input", *_ABOUT_PROMPTS))
 
     def parse(cells: Cells) -> tuple[int, Prompt]:
@@ -142,6 +143,7 @@ def import_sft(
     skip_bad: bool = False,
     length: LengthCheck = ANY_LENGTH,
     dry_run: bool = False,
+    max_rows: int | None = None,
 ) -> ImportReport:
     """Import demonstrations for SFT: a prompt and its answer in each row.
 
@@ -149,7 +151,7 @@ def import_sft(
     is the answer.  Prompts get the role sft, and answers belong to the model "demonstrations".
     Raises `BadFile`.
     """
-    sheet = Sheet(file, length)
+    sheet = Sheet(file, length, max_rows=max_rows)
     answers = ("response", "completion", "output")
     sheet.expect([_PROMPT], known=(*_PROMPT, "input", *answers, "category", "source"))
     when = now()
@@ -200,6 +202,7 @@ def import_judgments(
     skip_bad: bool = False,
     length: LengthCheck = ANY_LENGTH,
     dry_run: bool = False,
+    max_rows: int | None = None,
     origin: Origin | None = None,
 ) -> ImportReport:
     """Import judgments: `prompt, response_a, response_b, annotator, outcome` in each row.
@@ -208,7 +211,7 @@ def import_judgments(
     without a password.  Comparisons belong to iteration 0 and are not in the queue.  `origin` names
     another tool that wrote the file.  Raises `BadFile`.
     """
-    sheet = Sheet(file, length, origin=origin)
+    sheet = Sheet(file, length, max_rows=max_rows, origin=origin)
     if origin is None:
         sheet.expect(
             [_PROMPT, ("response_a",), ("response_b",), ("annotator",), ("outcome",)],
@@ -248,7 +251,7 @@ def import_pairs(
 
     They are in the queue in every phase; new prompts get `role` (default train).  Empty texts,
     texts over `cells.LONG` characters, values other than text and equal responses make a row bad.
-    Raises `BadFile`, and ``ValueError`` for more than `max_rows` rows.
+    Raises `BadFile`.
     """
     sheet = Sheet(file, length, max_rows=max_rows)
     sheet.expect([_PROMPT, ("response_a",), ("response_b",)], known=PAIR_COLUMNS)
@@ -275,6 +278,7 @@ def import_gold(
     skip_bad: bool = False,
     length: LengthCheck = ANY_LENGTH,
     dry_run: bool = False,
+    max_rows: int | None = None,
     origin: Origin | None = None,
     kind: KnownKind = "gold",
 ) -> ImportReport:
@@ -285,7 +289,7 @@ def import_gold(
     bad as in `import_pairs`.  `origin` names another tool that wrote the file, whose ground truths
     are the gold pairs.  Raises `BadFile`.
     """
-    sheet = Sheet(file, length, origin=origin, kind="gold")
+    sheet = Sheet(file, length, max_rows=max_rows, origin=origin, kind="gold")
     practice = kind == "practice"
     needed = [_PROMPT, ("response_a",), ("response_b",), ("answer",)]
     needed += [("explanation",)] if practice else []
@@ -313,11 +317,13 @@ def import_practice(
     skip_bad: bool = False,
     length: LengthCheck = ANY_LENGTH,
     dry_run: bool = False,
+    max_rows: int | None = None,
 ) -> ImportReport:
     """Import practice pairs, as `import_gold` does."""
     return import_gold(
-        db, file, role=role, skip_bad=skip_bad, length=length, dry_run=dry_run, kind="practice"
-    )
+        db, file, role=role, skip_bad=skip_bad, length=length, dry_run=dry_run, max_rows=max_rows,
+        kind="practice",
+    )  # fmt: skip
 
 
 def import_preferences(
@@ -328,6 +334,7 @@ def import_preferences(
     skip_bad: bool = False,
     length: LengthCheck = ANY_LENGTH,
     dry_run: bool = False,
+    max_rows: int | None = None,
 ) -> ImportReport:
     """Import a TRL preference dataset, each row a vote of an unknown annotator.
 
@@ -335,7 +342,7 @@ def import_preferences(
     in plain text or chat messages; an optional `annotator` column names the annotators.  Raises
     `BadFile`.
     """
-    sheet = Sheet(file, length)
+    sheet = Sheet(file, length, max_rows=max_rows)
     source, role = Path(file).name, role or "train"
     if sheet.has("label") and not sheet.has("chosen"):
         sheet.expect(

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
+
+Why = Literal["bad", "long", "left out"]
+"""Why a row was not imported: it is bad, it exceeds the model's context, or its tool does not count it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,40 +19,60 @@ class BadRow:
 
     line: int
     reason: str
+    why: Why = "bad"
+    """Of a row that was not imported."""
 
 
 MAX_NOTES = 1_000
-"""Notes that are kept; further ones are only counted."""
+"""Notes that are kept; further ones are only counted.  `keeping` changes it."""
 MAX_REASON_LENGTH = 1_000
 """Characters; a reason may quote a name as long as the file."""
 
 
+_KEPT: ContextVar[int] = ContextVar("kept", default=MAX_NOTES)
+
+
+@contextmanager
+def keeping(most: int) -> Iterator[None]:
+    """Keep the first `most` notes of the files that the block imports."""
+    before = _KEPT.set(most)
+    try:
+        yield
+    finally:
+        _KEPT.reset(before)
+
+
 class RowNotes:
-    """`count` notes on the rows of a file, of which the `first` are kept."""
+    """`count` notes on the rows of a file, of which the `first` are kept.  `long` and `left_out`
+    count those that say so."""
 
     def __init__(self, notes: Iterable[BadRow] = ()) -> None:
         self.first: list[BadRow] = []
-        self.count = 0
+        self.count = self.long = self.left_out = 0
         for note in notes:
             self.append(note)
 
     def append(self, note: BadRow) -> None:
-        if len(self.first) < MAX_NOTES:
+        if len(self.first) < _KEPT.get():
             self.first.append(_short(note))
         self.count += 1
+        self.long += note.why == "long"
+        self.left_out += note.why == "left out"
 
     @classmethod
     def of(cls, *parts: RowNotes) -> RowNotes:
         """The notes of all parts, in order of lines."""
         together = cls(sorted((n for part in parts for n in part.first), key=lambda n: n.line))
         together.count = sum(part.count for part in parts)
+        together.long = sum(part.long for part in parts)
+        together.left_out = sum(part.left_out for part in parts)
         return together
 
 
 def _short(note: BadRow) -> BadRow:
     if len(note.reason) <= MAX_REASON_LENGTH:
         return note
-    return BadRow(note.line, f"{note.reason[: MAX_REASON_LENGTH - 1]}…")
+    return replace(note, reason=f"{note.reason[: MAX_REASON_LENGTH - 1]}…")
 
 
 class BadFile(ValueError):
@@ -54,12 +80,20 @@ class BadFile(ValueError):
 
     def __init__(self, path: Path, bad: RowNotes) -> None:
         self._made_of = path, bad
-        self.rows, self.count = RowNotes.of(bad).first, bad.count
+        self.rows, self.count, self.long = RowNotes.of(bad).first, bad.count, bad.long
         shown = "".join(f"\n  line {row.line}: {row.reason}" for row in self.rows[:20])
         more = f"\n  … and {self.count - 20} more" if self.count > 20 else ""
         what = "1 bad row" if self.count == 1 else f"{self.count} bad rows"
         self.summary = f"nothing was imported from {path.name}, which has {what}"
-        super().__init__(f"{self.summary}:{shown}{more}")
+        skip = (
+            "\n  --skip-long leaves out rows that exceed the model's context" if self.long else ""
+        )
+        super().__init__(f"{self.summary}:{shown}{more}{skip}")
+
+    def shortened(self) -> BadFile:
+        """The same with the rows that are kept by now, after `keeping` kept more of them."""
+        path, bad = self._made_of
+        return BadFile(path, RowNotes.of(bad))
 
     def __reduce__(self) -> tuple[type[BadFile], tuple[Path, RowNotes]]:
         # Exceptions are pickled with their message only.

@@ -49,6 +49,10 @@ class ImportReport:
     warnings: list[BadRow] = field(default_factory=list)
     skipped_in_all: int = 0
     warnings_in_all: int = 0
+    long_in_all: int = 0
+    """Skipped rows that exceed the model's context."""
+    left_out_in_all: int = 0
+    """Skipped rows that another tool does not count, such as drafts."""
     preview: list[dict[str, Any]] = field(default_factory=list)
     """Of a dry run: the first rows as they were understood."""
 
@@ -145,7 +149,7 @@ class Sheet:
                 one = function(cells)
             except LongRow as problem:
                 kept_from = self._skipped if self._length.skip else bad
-                kept_from.append(BadRow(row.line, str(problem)))
+                kept_from.append(BadRow(row.line, str(problem), "long"))
                 continue
             except ValueError as problem:
                 bad.append(BadRow(row.line, str(problem)))
@@ -229,6 +233,7 @@ class Sheet:
             self._count, {name: added[name] for name in first.groups()}, first.known,
             skipped.first, warnings.first,
             skipped_in_all=skipped.count, warnings_in_all=warnings.count,
+            long_in_all=skipped.long, left_out_in_all=skipped.left_out,
         )  # fmt: skip
 
 
@@ -242,6 +247,7 @@ def _store_batches(
 ) -> bool:
     """Store the records of a plan and count the new ones; False once the plan is outdated."""
     people = planned.people()
+    target.storing(sum(map(len, planned.groups().values())))
     for batch in batches(planned.groups(), stored):
         while (answer := target.store(batch, people)).added is None:
             if any(map(planned.is_changed_by, answer.by_others)):

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 from storage.engine.database import Database
 from storage.engine.transaction import Encoded, Transaction
+from storage.importing.control import CANCEL_SECONDS, Control
 from storage.records import Annotator, Judgment, Withdrawal
 from storage.tables.pseudonyms import key_of
 
@@ -54,6 +55,9 @@ class Target(Protocol):
         list is passed in parts."""
         ...
 
+    def storing(self, total: int) -> None:
+        """Say that `total` records follow; raises `ImportCancelled` if nothing is to be stored."""
+
     def store(self, batch: Batch, people: Collection[str]) -> Stored:
         """Store a batch, unless others have written records of `people` (annotators' ids and
         names) that no earlier call returned."""
@@ -82,8 +86,9 @@ class WritesByOthers:
 class DatabaseTarget:
     """The target in the process that has the database open; for one thread."""
 
-    def __init__(self, db: Database) -> None:
+    def __init__(self, db: Database, control: Control | None = None) -> None:
         self._db = db
+        self._control = control or Control()
         self._others = db.write(lambda tx: tx.observer(WritesByOthers))
         self._checked = 0
         self._reading = ExitStack()
@@ -117,6 +122,9 @@ class DatabaseTarget:
             )
         ]
 
+    def storing(self, total: int) -> None:
+        self._control.start_storing(total)
+
     def store(self, batch: Batch, people: Collection[str]) -> Stored:
         known = set(people)
 
@@ -135,6 +143,8 @@ class DatabaseTarget:
             return Stored(added, []), self._checked + len(new)
 
         stored, self._checked = self._db.write(operation)
+        if stored.added is not None:
+            self._control.stored += sum(len(e) for r in batch.records.values() for e in r.values())
         return stored
 
     def pseudonym_key(self) -> bytes:
@@ -142,17 +152,23 @@ class DatabaseTarget:
 
 
 @contextmanager
-def target_of(db: Database | Target) -> Iterator[Target]:
+def target_of(db: Database | Target, control: Control | None = None) -> Iterator[Target]:
     """The target for an import; the imports of a database run one after the other."""
     if not isinstance(db, Database):
         yield db
         return
-    with db.cache(_OneAtATime).lock:
-        target = DatabaseTarget(db)
+    control = control or Control()
+    lock = db.cache(_OneAtATime).lock
+    while not lock.acquire(timeout=CANCEL_SECONDS):
+        control.require_wanted()
+    try:
+        target = DatabaseTarget(db, control)
         try:
             yield target
         finally:
             target.close()
+    finally:
+        lock.release()
 
 
 class _OneAtATime:

@@ -55,7 +55,7 @@ class Origin:
             made += [Row(row.line, values) for values in getattr(found, kind)]
             if kind == "judgments":
                 for reason in found.left_out:
-                    left_out.append(BadRow(row.line, f"left out: {reason}"))
+                    left_out.append(BadRow(row.line, f"left out: {reason}", "left out"))
         return made, bad, left_out
 
     def _require_columns(self, path: Path, rows: Iterable[Row]) -> None:

@@ -418,9 +418,10 @@ def test_buttons_in_tables_reach_the_server_and_the_download_is_the_export(
         assert download.value.path().read_bytes() == (tmp_path / "own.jsonl").read_bytes()
 
 
-def test_pairs_are_queued_from_the_data_page_and_bad_rows_are_told(browser, world, tmp_path):
+def test_a_file_is_previewed_and_imported_and_its_rows_are_text(browser, world, tmp_path):
     pairs = tmp_path / "own <b>pairs.csv"
-    pairs.write_text("prompt,response_a,response_b\nA fruit?,Pear,Plum\nA color?,red,red\n")
+    markup = "<img src=x onerror=window.broken=1>"
+    pairs.write_text(f"prompt,response_a,response_b,category\n{markup},Pear,=1+1,food\nx,red,red,\n")
 
     def written():
         sql = "SELECT count(*) AS n FROM comparisons WHERE arm = 'written'"
@@ -428,21 +429,35 @@ def test_pairs_are_queued_from_the_data_page_and_bad_rows_are_told(browser, worl
 
     with research_page(browser, world) as page:
         open_section(page, "Data", "Import")
-        form = page.locator("#upload-pairs form")
-        queue_them = form.get_by_role("button", name="Add to queue")
-        queue_them.click()
-        expect(form.get_by_role("status")).to_contain_text("Choose a file first")
+        form = page.locator("#import-data form")
+        form.get_by_role("button", name="Preview").click()
+        expect(form.get_by_role("status")).to_contain_text("Choose a file or an address first")
         form.locator("input[type=file]").set_input_files(pairs)
-        queue_them.click()
-        expect(form.get_by_role("status")).to_contain_text("1 bad row")
-        expect(form.get_by_role("status")).to_contain_text(
-            "Line 3: response_a and response_b are the same"
-        )
+        form.get_by_role("button", name="Preview").click()
+        result = form.locator(".im-result")
+        expect(result).to_contain_text("Pairs to judge here")
+        row = result.locator("tbody tr")
+        expect(row).to_contain_text([f"{markup}"])
+        expect(row).to_contain_text(["=1+1"])
+        assert page.evaluate("window.broken") is None
+        expect(result).to_contain_text("Row 3 response_a and response_b are the same")
+        with page.expect_download() as download:
+            result.get_by_role("link", name="Download all 1").click()
+        assert "3,bad,response_a and" in download.value.path().read_text()
+        store = result.get_by_role("button", name="Import")
+        expect(store).to_be_disabled()
         assert written() == 0
-        form.get_by_label("Skip bad rows").check()
-        queue_them.click()
-        expect(form.get_by_role("status")).to_contain_text("1 pair queued.")
+        result.get_by_label("Leave out 1 bad row").check()
+        store.click()
+        expect(form.get_by_role("status")).to_contain_text("Imported 1 prompts")
         assert written() == 1
+        # A tool that the file is not from: the reason is told, and nothing can be imported.
+        form.locator("input[type=file]").set_input_files(pairs)
+        form.get_by_label("What it contains").select_option("judgments:arena")
+        form.get_by_role("button", name="Preview").click()
+        expect(form.get_by_role("status")).to_contain_text("can't be imported")
+        expect(result).to_contain_text("as Arena or MT-Bench votes have")
+        expect(result.get_by_role("button", name="Import")).to_have_count(0)
 
 
 def test_page_section_and_run_are_in_the_address_and_the_back_button_works(browser, world):

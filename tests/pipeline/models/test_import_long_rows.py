@@ -75,7 +75,8 @@ def test_a_row_that_is_too_long_is_named_with_its_line(
     assert {2, 3} <= found.keys()  # and the good answer that the long one was to be paired with
     assert found[2].startswith(f"{tokens} tokens ")
     assert f"{CONTEXT} tokens" in found[2]
-    assert "--skip-long" in found[2]
+    assert "skip long rows" in found[2]
+    assert "--skip-long leaves out rows" in str(bad.value)
     assert everything(db) == before
 
 

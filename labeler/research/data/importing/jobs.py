@@ -1,0 +1,250 @@
+"""Imports that researchers start on the page: previews and imports in threads, with their progress."""
+
+from __future__ import annotations
+
+import contextvars
+import threading
+import traceback
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from labeler.html.components import sentence
+from labeler.uploads import MAX_REPORTED_ROWS, MAX_ROWS, Uploads
+from storage.engine.database import Database
+from storage.errors import Conflict, NotFound, StorageUnavailable
+from storage.importing.apart import import_apart
+from storage.importing.control import Control, ImportCancelled
+from storage.importing.detect import Detected, ImportKind, detect
+from storage.importing.hub_files import PREFIX, local_file
+from storage.importing.long_rows import TooLong
+from storage.importing.request import ImportRequest, run_import
+from storage.importing.row_notes import BadFile, BadRow
+from storage.importing.sheet import ImportReport
+from storage.records import PromptRole, new_id
+
+Phase = Literal["waiting", "downloading", "reading", "storing", "done", "failed", "cancelled"]
+MAX_HUB_BYTES = 500_000_000
+"""Bytes of a dataset of the hub that the page imports."""
+MAX_HUB_ROWS = 1_000_000
+MAX_SHOWN_TEXT = 2_000
+"""Characters of a text in the preview."""
+_KEPT = 20
+NOTES = "left-out.csv"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """What a researcher asks for: an uploaded file or an address of the hub.
+
+    Without `kind`, the columns decide what the file contains.
+    """
+
+    upload: str | None = None
+    address: str | None = None
+    kind: ImportKind | None = None
+    source: str | None = None
+    names: Mapping[str, str] = field(default_factory=dict)
+    role: PromptRole | None = None
+    skip_bad: bool = False
+    skip_long: bool = False
+    preview: bool = False
+
+    def __post_init__(self) -> None:
+        if bool(self.upload) == bool(self.address):
+            raise ValueError("name an uploaded file or an address of the hub, and not both")
+        if self.address and not self.address.startswith(PREFIX):
+            raise ValueError(f"an address begins with {PREFIX}, as in {PREFIX}OWNER/NAME")
+        if self.kind is None and self.source is not None:
+            raise ValueError("say what the file of another tool contains: judgments or gold pairs")
+
+
+@dataclass
+class Job:
+    """A preview or an import; `report` if it succeeded, `error` if it did not."""
+
+    id: str
+    wanted: Wanted
+    control: Control = field(default_factory=Control)
+    phase: Phase = "waiting"
+    file: str = ""
+    detected: Detected | None = None
+    report: ImportReport | None = None
+    bad: BadFile | None = None
+    error: str = ""
+    notes_file: Path | None = None
+
+    @property
+    def over(self) -> bool:
+        return self.phase in ("done", "failed", "cancelled")
+
+    def view(self) -> dict[str, Any]:
+        """The job as JSON values."""
+        kind, source = self.wanted.kind, self.wanted.source
+        if self.detected:
+            kind, source = self.detected.kind, self.detected.source
+        storing = self.control.total is not None and not self.over
+        return {
+            "id": self.id, "preview": self.wanted.preview, "file": self.file, "kind": kind,
+            "source": source, "detected": self.detected.because if self.detected else None,
+            "phase": "storing" if storing else self.phase,
+            "stored": self.control.stored, "total": self.control.total, "error": self.error or None,
+            "report": _report(self.report) if self.report else None,
+            "left_out": self._left_out(),
+        }  # fmt: skip
+
+    def _left_out(self) -> dict[str, Any]:
+        """The rows that are not imported: how many for each reason, and the first of them."""
+        rows, count, long, other = list[BadRow](), 0, 0, 0
+        if self.report:
+            rows, count = self.report.skipped, self.report.skipped_in_all
+            long, other = self.report.long_in_all, self.report.left_out_in_all
+        elif self.bad:
+            rows, count, long, other = self.bad.rows, self.bad.count, self.bad.long, 0
+        shown = [{"row": r.line, "why": r.why, "reason": r.reason} for r in rows]
+        return {
+            "count": count, "bad": count - long - other, "long": long, "left out": other,
+            "rows": shown[:MAX_REPORTED_ROWS],
+        }  # fmt: skip
+
+
+class Imports:
+    """The jobs of a server; they run one at a time, and the last `_KEPT` are remembered."""
+
+    def __init__(
+        self, db: Database, uploads: Uploads, too_long: Callable[[], TooLong | None]
+    ) -> None:
+        self._db = db
+        self._uploads = uploads
+        self._too_long = too_long
+        self._jobs: OrderedDict[str, Job] = OrderedDict()
+        self._lock = threading.Lock()
+        self._turn = threading.Lock()
+
+    def start(self, wanted: Wanted) -> Job:
+        """Start a job for the person for whom this code runs; ValueError if it cannot start."""
+        file = self._uploads.file(wanted.upload).name if wanted.upload else str(wanted.address)
+        if wanted.kind is not None:
+            _request(wanted, wanted.kind, wanted.source, None)  # refuses what contradicts itself
+        job = Job(new_id(), wanted, file=file)
+        with self._lock:
+            if sum(not each.over for each in self._jobs.values()) >= _KEPT:
+                raise Conflict("too many imports are waiting; try again when they are finished")
+            self._jobs[job.id] = job
+            for old in [each for each in self._jobs.values() if each.over][: -(_KEPT - 1) or None]:
+                del self._jobs[old.id]
+        run = contextvars.copy_context().run  # the audit log notes the person
+        threading.Thread(target=run, args=(self._run, job), daemon=True).start()
+        return job
+
+    def get(self, id: str) -> Job:
+        """A job; NotFound if it is unknown."""
+        with self._lock:
+            job = self._jobs.get(id)
+        if job is None:
+            raise NotFound("this import is not known; the server was restarted, or it is long ago")
+        return job
+
+    def cancel(self, id: str) -> Job:
+        """Cancel a job; Conflict if it is storing and will be completed."""
+        job = self.get(id)
+        if not job.over and not job.control.cancel():
+            raise Conflict("the rows are being stored, so the import can't be cancelled any more")
+        return job
+
+    def _run(self, job: Job) -> None:
+        try:
+            while not self._turn.acquire(timeout=0.2):
+                job.control.require_wanted()
+            try:
+                self._import(job)
+                job.phase = "done"
+            finally:
+                self._turn.release()
+        except ImportCancelled:
+            job.phase = "cancelled"
+        except BadFile as bad:
+            job.bad = bad
+            self._failed(job, bad.summary)
+        except (ValueError, LookupError, OSError, StorageUnavailable) as error:
+            self._failed(job, str(error))
+        except Exception:
+            traceback.print_exc()
+            self._failed(job, "the import failed; the server's log has the details")
+        finally:
+            # A preview keeps the file for the import that follows it.
+            if job.wanted.upload and not job.wanted.preview and job.phase == "done":
+                with suppress(ValueError):
+                    self._uploads.file(job.wanted.upload).unlink()
+
+    def _failed(self, job: Job, reason: str) -> None:
+        job.error, job.phase = sentence(reason), "failed"
+
+    def _import(self, job: Job) -> None:
+        wanted = job.wanted
+        job.control.require_wanted()
+        if wanted.upload:
+            file = self._uploads.file(wanted.upload)
+            self._read(job, file, file.parent)
+            return
+        job.phase = "downloading"
+        folder = self._uploads.new_folder()
+        with local_file(str(wanted.address), folder=folder, max_bytes=MAX_HUB_BYTES) as file:
+            self._read(job, file, folder)
+
+    def _read(self, job: Job, file: Path, folder: Path) -> None:
+        """Detect the kind if it is not named, and import the file."""
+        wanted, job.phase = job.wanted, "reading"
+        kind, source = wanted.kind, wanted.source
+        most = MAX_ROWS if wanted.upload else MAX_HUB_ROWS
+        if kind is None:
+            job.detected = import_apart(detect, self._db, file, control=job.control, max_rows=most)
+            kind, source = job.detected.kind, job.detected.source
+        job.notes_file = folder / f"{job.id}.notes"
+        request = replace(_request(wanted, kind, source, job.notes_file), max_rows=most)
+        job.report = run_import(
+            self._db, file, request, too_long=self._too_long(), control=job.control
+        )
+
+
+def _request(
+    wanted: Wanted, kind: ImportKind, source: str | None, notes_file: Path | None
+) -> ImportRequest:
+    """The import; a preview leaves out every row that cannot be imported, to name them all."""
+    return ImportRequest(
+        kind=kind,
+        source=source,
+        names=wanted.names,
+        role=wanted.role,
+        skip_bad=wanted.preview or wanted.skip_bad,
+        skip_long=wanted.preview or wanted.skip_long,
+        dry_run=wanted.preview,
+        notes_file=notes_file,
+    )
+
+
+def _report(report: ImportReport) -> dict[str, Any]:
+    return {
+        "rows": report.rows,
+        "added": report.added,
+        "known": report.known,
+        "rows_shown": [_short(row) for row in report.preview],
+        "warnings": [
+            {"row": w.line, "reason": w.reason} for w in report.warnings[:MAX_REPORTED_ROWS]
+        ],
+        "warnings_in_all": report.warnings_in_all,
+    }
+
+
+def _short(value: Any) -> Any:
+    """A value of the preview with its long texts cut."""
+    if isinstance(value, str):
+        return value if len(value) <= MAX_SHOWN_TEXT else f"{value[:MAX_SHOWN_TEXT]}…"
+    if isinstance(value, Mapping):
+        return {name: _short(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [_short(each) for each in value[:20]]
+    return value
