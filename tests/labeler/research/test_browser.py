@@ -421,7 +421,9 @@ def test_buttons_in_tables_reach_the_server_and_the_download_is_the_export(
 def test_a_file_is_previewed_and_imported_and_its_rows_are_text(browser, world, tmp_path):
     pairs = tmp_path / "own <b>pairs.csv"
     markup = "<img src=x onerror=window.broken=1>"
-    pairs.write_text(f"prompt,response_a,response_b,category\n{markup},Pear,=1+1,food\nx,red,red,\n")
+    pairs.write_text(
+        f"prompt,response_a,response_b,category\n{markup},Pear,=1+1,food\nx,red,red,\n"
+    )
 
     def written():
         sql = "SELECT count(*) AS n FROM comparisons WHERE arm = 'written'"
@@ -443,13 +445,13 @@ def test_a_file_is_previewed_and_imported_and_its_rows_are_text(browser, world, 
         expect(result).to_contain_text("Row 3 response_a and response_b are the same")
         with page.expect_download() as download:
             result.get_by_role("link", name="Download all 1").click()
-        assert "3,bad,response_a and" in download.value.path().read_text()
+        assert '3,bad,"response_a and response_b' in download.value.path().read_text()
         store = result.get_by_role("button", name="Import")
         expect(store).to_be_disabled()
         assert written() == 0
         result.get_by_label("Leave out 1 bad row").check()
         store.click()
-        expect(form.get_by_role("status")).to_contain_text("Imported 1 prompts")
+        expect(form.get_by_role("status")).to_contain_text("Imported 1 prompt")
         assert written() == 1
         # A tool that the file is not from: the reason is told, and nothing can be imported.
         form.locator("input[type=file]").set_input_files(pairs)

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import io
 import json
+import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from threading import Thread
 from typing import Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import parse_qs, unquote, urlsplit
 
 import huggingface_hub.constants
 import pandas as pd
 import pytest
 
+from labeler.research.data.importing.jobs import Imports, Wanted
+from labeler.uploads import Uploads
 from storage.commands import Commands
 from storage.engine.database import Database
 from storage.importing.filetypes import read_rows
@@ -55,6 +59,15 @@ class Hub(BaseHTTPRequestHandler):
 
     do_HEAD = do_GET
 
+    def do_POST(self) -> None:
+        """Sizes of named files: api/datasets/OWNER/NAME/paths-info/REVISION."""
+        parts = unquote(urlsplit(self.path).path).strip("/").split("/")
+        body = self.rfile.read(int(self.headers["Content-Length"])).decode()
+        asked = parse_qs(body)["paths"]
+        stored = FILES[("/".join(parts[2:4]), "/".join(parts[5:]))]
+        found = [{"type": "file", "path": f, "size": len(stored[f]), "oid": COMMIT} for f in asked]
+        self._send(200, json.dumps(found).encode(), **{"Content-Type": "application/json"})
+
     def _answer(self) -> None:
         parts = unquote(urlsplit(self.path).path).strip("/").split("/")
         if parts[0] == "api":  # api/datasets/OWNER/NAME/tree/REVISION
@@ -87,7 +100,7 @@ class Hub(BaseHTTPRequestHandler):
             self.send_header(header, value)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
-        if self.command == "GET":
+        if self.command != "HEAD":
             self.wfile.write(body)
 
     def log_message(self, *_: Any) -> None:
@@ -147,11 +160,45 @@ def test_the_rows_of_a_split_or_a_file(address: str, found: list[str]) -> None:
         ("lab/none", "lab/none cannot be downloaded from the hub: .* needs HF_TOKEN"),
         ("lab/private/none.jsonl", "lab/private cannot be downloaded from the hub"),
         ("lab", "must be hf://datasets/OWNER/NAME"),
+        ("lab/private/../../x.jsonl", "must be hf://datasets/OWNER/NAME"),
     ],
 )
 def test_what_cannot_be_found_is_told(address: str, sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
         prompts(address)
+
+
+def test_a_dataset_that_is_too_large_is_not_downloaded(tmp_path: Path) -> None:
+    size = sum(
+        len(FILES["lab/private", "main"][f"data/train-0000{n}-of-00002.parquet"]) for n in (0, 1)
+    )
+    with local_file("hf://datasets/lab/private", folder=tmp_path, max_bytes=size) as path:
+        assert tmp_path in path.parents
+        assert len(read_rows(path)[0]) == 2
+    assert not list(tmp_path.iterdir())
+    for address, most in (("lab/private", size - 1), ("lab/private@main/raw.jsonl", 3)):
+        with pytest.raises(ValueError, match="the limit for imports from the page"):
+            local_file(f"hf://datasets/{address}", folder=tmp_path, max_bytes=most).__enter__()
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_page_previews_and_imports_from_the_hub(db: Database) -> None:
+    imports = Imports(db, Uploads(db.workspace), lambda: None)
+    address = "hf://datasets/lab/fruit/default/train"
+    for preview in (True, False):
+        job = imports.start(Wanted(address=address, preview=preview))
+        for _ in range(400):
+            if job.over:
+                break
+            time.sleep(0.05)
+        view = job.view()
+        assert (view["phase"], view["kind"], view["report"]["added"]["prompts"]) == (
+            "done",
+            "prompts",
+            2,
+        )
+        assert db.read("SELECT count(*) AS n FROM prompts")[0]["n"] == (0 if preview else 2)
+    assert not list((db.workspace / "uploads").rglob("*.parquet"))
 
 
 def test_the_command_imports_from_the_hub(db: Database) -> None:

@@ -16,8 +16,8 @@ const TITLES = {
   "better response": "Better response",
 };
 const KINDS = {
-  prompts: "prompts", completions: "responses", comparisons: "pairs", judgments: "judgments", annotators: "annotators",
-  models: "models", withdrawals: "withdrawals",
+  prompts: "prompt", completions: "response", comparisons: "pair", judgments: "judgment", annotators: "annotator",
+  models: "model", withdrawals: "withdrawal", checks: "answer", exclusions: "exclusion",
 };
 const OUTCOMES = { a: "A is better", b: "B is better", tie: "Tie", both_bad: "Both bad" };
 const form = element.querySelector("form");
@@ -34,6 +34,7 @@ function make(tag, css = "", text = "") {
   return made;
 }
 
+const titleOf = (name) => TITLES[name] ?? name[0].toUpperCase() + name.slice(1).replaceAll("_", " ");
 const count = (number, one, many = `${one}s`) => `${number.toLocaleString("en")} ${number === 1 ? one : many}`;
 
 function say(tone, title, text = "") {
@@ -169,6 +170,8 @@ function failed(title, job) {
   if (job.left_out.count) result.append(leftOut(job));
 }
 
+const added = (report) =>
+  Object.entries(report.added).filter(([, n]) => n).map(([kind, n]) => count(n, KINDS[kind] ?? kind)).join(", ");
 const wordOf = ({ kind, source }) => {
   const option = [...form.elements.what.options].find((each) => each.value === `${kind}:${source ?? ""}`);
   return option ? option.textContent : kind;
@@ -177,7 +180,6 @@ const wordOf = ({ kind, source }) => {
 function show(job) {
   const { report } = job;
   const facts = make("div", "im-facts");
-  const added = Object.entries(report.added).filter(([, number]) => number);
   const fact = (name, text) => {
     const box = make("div");
     box.append(make("span", "", name), make("b", "", text));
@@ -185,7 +187,7 @@ function show(job) {
   };
   fact(job.detected ? "Detected" : "Contains", wordOf(job));
   fact("Rows", report.rows.toLocaleString("en"));
-  fact("To be added", added.map(([kind, n]) => `${n.toLocaleString("en")} ${KINDS[kind] ?? kind}`).join(", ") || "nothing new");
+  fact("To be added", added(report) || "nothing new");
   if (report.known) fact("Stored before", report.known.toLocaleString("en"));
   fact("Left out", job.left_out.count.toLocaleString("en"));
   if (job.detected) facts.title = `By the columns ${job.detected}`;
@@ -210,7 +212,7 @@ function table(rows, all) {
   const names = [...new Set(rows.flatMap(Object.keys))];
   const head = made.createTHead().insertRow();
   for (const name of names) {
-    const cell = make("th", "", TITLES[name] ?? name[0].toUpperCase() + name.slice(1).replaceAll("_", " "));
+    const cell = make("th", "", titleOf(name));
     cell.scope = "col";
     head.append(cell);
   }
@@ -221,7 +223,7 @@ function table(rows, all) {
       const cell = line.insertCell();
       const inner = make("div", "im-cell", name in row ? text(name, row[name]) : "");
       inner.dir = "auto";
-      cell.dataset.label = TITLES[name] ?? name;
+      cell.dataset.label = titleOf(name);
       if (!(name in row)) cell.className = "im-none";
       cell.append(inner);
     }
@@ -297,12 +299,11 @@ async function importIt() {
   if (job.phase === "cancelled") say("info", "Cancelled. Nothing was stored.");
   else if (job.phase === "failed") return failed("The import failed.", job);
   else {
-    const added = Object.entries(job.report.added).filter(([, number]) => number);
-    const words = added.map(([kind, n]) => `${n.toLocaleString("en")} ${KINDS[kind] ?? kind}`).join(", ");
-    say("good", words ? `Imported ${words}.` : "Everything in the file was stored before.");
+    const words = added(job.report);
     form.reset();
     showFile();
     showWhat();
+    say("good", words ? `Imported ${words}.` : "Everything in the file was stored before.");
   }
   result.replaceChildren();
   if (job.phase === "done" && job.left_out.count) result.append(leftOut(job));
