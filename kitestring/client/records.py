@@ -611,6 +611,28 @@ class Imported:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ImportJob:
+    """A preview or an import: its `phase`, the `stored` of `total` records, and its report.
+
+    `left_out` has the number of rows that are not imported (`count`), for each reason, and the first
+    of them as `rows`.
+    """
+
+    id: str
+    preview: bool
+    file: str
+    kind: str | None
+    source: str | None
+    detected: str | None
+    phase: str
+    stored: int
+    total: int | None
+    error: str | None
+    report: Mapping[str, Any] | None
+    left_out: Mapping[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Models:
     """The models that can be asked; `reason` says why none can reply now."""
 

@@ -12,6 +12,7 @@ from typing import Any, Literal, Self, get_args
 
 from kitestring.client.connection import Connection, StudioError, part, route
 from kitestring.client.data import Adjudications, GoldPairs, Prompts
+from kitestring.client.imports import Imports
 from kitestring.client.playground import Playground
 from kitestring.client.records import (
     Curves,
@@ -63,6 +64,7 @@ class Studio:
         self.prompts = Prompts(self._at)
         self.adjudication = Adjudications(self._at)
         self.gold = GoldPairs(self._at)
+        self.imports = Imports(self._at)
         self.people = People(self._at)
         self.project = Project(self._at)
         self.webhooks = Webhooks(self._at)
@@ -323,9 +325,12 @@ class Studio:
         return self._at.download("/research/download/evidence", Path(out))
 
     @route("POST", "/research/upload/pairs")
-    def upload_pairs(self, file: str | Path, *, skip_bad: bool = False) -> Imported:
+    def upload_pairs(
+        self, file: str | Path, *, skip_bad: bool = False, skip_long: bool = False
+    ) -> Imported:
         """Queue pairs that were written elsewhere; if a row is bad, nothing is stored."""
-        path, query = Path(file), {"name": Path(file).name, "skip_bad": skip_bad}
+        path = Path(file)
+        query = {"name": path.name, "skip_bad": skip_bad, "skip_long": skip_long}
         return parsed(Imported, self._at.upload("/research/upload/pairs", path, **query))
 
 

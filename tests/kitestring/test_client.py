@@ -340,6 +340,21 @@ def test_pairs_are_queued_and_bad_rows_named(studio, tmp_path):
     assert refused.value.status == 422
 
 
+def test_a_file_is_previewed_and_imported(studio, tmp_path):
+    file = tmp_path / "prompts.jsonl"
+    file.write_text('{"prompt": "How do I hum?"}\n{"prompt": 3}\n{}\n')
+    upload = studio.imports.upload(file)
+    seen = studio.imports.wait(studio.imports.start(upload=upload, preview=True))
+    assert (seen.phase, seen.kind, seen.report["added"]["prompts"]) == ("done", "prompts", 2)
+    assert seen.left_out["rows"][0]["row"] == 3
+    out = studio.imports.left_out(seen.id, tmp_path / "left-out.csv")
+    assert len(out.read_text().splitlines()) == 2
+    job = studio.imports.start(upload=upload, kind="prompts", skip_bad=True)
+    assert studio.imports.wait(job).phase == "done"
+    assert studio.imports.cancel(job.id).phase == "done"  # too late: nothing changes
+    assert studio.prompts.list(text="How do I hum?").total == 1
+
+
 def test_models_are_asked_and_two_replies_sent(scripted, studio):
     known = studio.playground.models()
     assert known.reason is None

@@ -13,7 +13,7 @@ import pytest
 from fastapi.routing import APIRoute
 from openapi_spec_validator import validate
 
-from kitestring.client import Studio, data, playground, records, studio, team
+from kitestring.client import Studio, data, imports, playground, records, studio, team
 from storage.engine.database import Database
 from tests.helpers.served_studio import ServedStudio, served_studio
 from tests.import_graph import ROOT
@@ -104,7 +104,7 @@ ROUTES = {
         f"webhooks.{act}": f"POST /research/api/webhooks/{{id}}/{act}"
         for act in ("test", "enable", "disable", "remove", "rotate")
     },
-    "import": "POST /research/upload/pairs",
+    "import": "POST /research/api/imports",
 }
 """The route of each command."""
 
@@ -143,7 +143,7 @@ def operations(document: dict[str, Any]) -> dict[str, dict[str, Any]]:
 def methods() -> dict[str, Callable[..., Any]]:
     """The client's method for each route."""
     found = {}
-    for module in (studio, data, playground, team):
+    for module in (studio, data, imports, playground, team):
         for _, kind in inspect.getmembers(module, inspect.isclass):
             if kind.__module__ == module.__name__:
                 for _, function in inspect.getmembers(kind, inspect.isfunction):
