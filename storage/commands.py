@@ -12,7 +12,7 @@ import json
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from storage import lineage, worker_files
 from storage.arguments import check_arguments
