@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import sys
 import threading
+import time
 import zipfile
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -15,6 +17,8 @@ import pytest
 import kitestring
 from kitestring.client import Rows, Studio, StudioError
 from kitestring.client.connection import TOKEN
+from kitestring.client.records import Point, Status
+from kitestring.client.rows import parsed
 from storage.engine.database import Database
 from storage.labeling import judgments as judging
 from storage.labeling import queue
@@ -24,7 +28,7 @@ from tests.helpers.desk_world import free_port
 from tests.helpers.receiver import receiving
 from tests.helpers.research_seed import Seeding
 from tests.helpers.scripted_generation import Scripted
-from tests.helpers.served_studio import ServedStudio, served_studio
+from tests.helpers.served_studio import ServedStudio, label, served_studio, tiny_study
 
 
 @pytest.fixture(scope="module")
@@ -384,6 +388,58 @@ def test_commands_that_contradict_the_loop_are_conflicts(studio):
         assert (error.value.status, error.value.message) == (409, sentence)
 
 
+def running(studio: Studio, stage: str) -> None:
+    """Wait until a stage has begun to work."""
+    give_up = time.monotonic() + 60
+    while not any(
+        run.stage == stage and run.status == "running" and run.progress > 0
+        for run in studio.status().runs
+    ):
+        assert time.monotonic() < give_up, studio.status().runs
+        time.sleep(0.05)
+
+
+def test_a_stage_is_cancelled_resumed_and_retried(tmp_path):
+    with tiny_study(tmp_path) as served, Studio(served.url, token=served.token("Ruth")) as studio:
+        studio.wait(every=0.1, timeout=120)
+        assert studio.status().waits == "There are no labels yet."
+        with pytest.raises(StudioError, match="There are no labels yet") as error:
+            studio.start()
+        assert error.value.status == 409
+        label(served)
+        studio.start({"ppo.updates": 200})
+        with pytest.raises(StudioError) as error:
+            studio.start()
+        assert (error.value.status, error.value.message) == (409, studio.status().waits)
+        running(studio, "policy")
+        run = studio.cancel()
+        with pytest.raises(
+            StudioError, match=r"policy stage stopped: .* Call retry\(\) or resume\(\)"
+        ):
+            studio.wait(every=0.1, timeout=60)
+        assert studio.status().stopped.run == run
+        assert studio.resume() == run
+        running(studio, "policy")
+        studio.cancel()
+        with pytest.raises(StudioError, match="policy stage stopped"):
+            studio.wait(every=0.1, timeout=60)
+        with pytest.raises(StudioError, match="did you mean"):
+            studio.retry({"ppo.update": 2})
+        assert studio.retry({"ppo.updates": 2}) == run
+        done = studio.wait(every=0.1, timeout=120)
+        assert (done.iteration.number, done.iteration.phase) == (2, "labeling")
+        assert studio.run(run).settings["ppo.updates"] == 2
+        assert studio.run(run).attempt == 3
+        label(served)
+        studio.start({"reward.epochs": 200})
+        running(studio, "reward")
+        studio.cancel()
+        with pytest.raises(StudioError, match=r"or label_more\(\)"):
+            studio.wait(every=0.1, timeout=60)
+        studio.label_more()
+        assert studio.wait(timeout=10).iteration.number == 2
+
+
 def test_a_wrong_setting_is_named_and_nothing_starts(studio):
     with pytest.raises(StudioError, match=r"did you mean 'ppo\.kl_weight'") as error:
         studio.start({"ppo.kl_wait": 0.1})
@@ -459,9 +515,15 @@ def test_a_studio_that_is_down_is_said_after_the_patience():
 
 class Flaky:
     """A server that answers with these statuses, and drops the connection for None; it keeps what
-    arrives.  A `length` above that of the body cuts the answer."""
+    arrives.  A `length` above that of the `body` cuts the answer, which comes `after` seconds."""
 
-    def __init__(self, *answers: int | None, length: int = 0) -> None:
+    def __init__(
+        self,
+        *answers: int | None,
+        length: int = 0,
+        body: bytes = b'{"run": "r", "error": "Busy."}',
+        after: float = 0,
+    ) -> None:
         self.answers, self.arrived = [*answers], []
         flaky = self
 
@@ -473,7 +535,7 @@ class Flaky:
                 if answer is None:
                     self.close_connection = True
                     return
-                body = b'{"run": "r", "error": "Busy."}'
+                time.sleep(after)
                 self.send_response(answer)
                 self.send_header("Content-Length", str(length or len(body)))
                 self.end_headers()
@@ -501,6 +563,31 @@ def test_reading_is_repeated_after_a_lost_connection_and_a_busy_server():
     with Flaky(None, 503, 200) as server, Studio(server.url, token="t") as studio:
         assert studio._at.get("/research/api/status")["run"] == "r"
         assert len(server.arrived) == 3
+
+
+def test_a_studio_that_does_not_answer_in_time_may_still_act():
+    with Flaky(200, after=2.0) as server, Studio(server.url, token="t", timeout=0.2) as studio:
+        with pytest.raises(StudioError, match=r"did not answer in time\. It may") as error:
+            studio.cancel()
+        assert (error.value.status, len(server.arrived)) == (None, 1)
+
+
+def test_another_program_at_the_address_is_named():
+    with Flaky(404, body=b"<html>") as server, Studio(server.url, token="t") as studio:
+        with pytest.raises(StudioError, match="not as a Kitestring studio does") as error:
+            studio.status()
+        assert error.value.status == 404
+
+
+def test_an_older_studio_is_named_by_the_field_it_lacks():
+    with pytest.raises(StudioError, match=r"has no 'judgments' \(Status\)"):
+        parsed(Status, {"trouble": None})
+
+
+def test_without_pandas_there_are_no_frames(monkeypatch):
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(StudioError, match="pip install pandas"):
+        Rows(Point, []).frame()
 
 
 def test_an_act_that_may_have_happened_is_not_repeated():

@@ -4,33 +4,21 @@ from __future__ import annotations
 
 import ast
 import json
-import shutil
 from collections.abc import Iterator
 from itertools import combinations
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from kitestring.client.connection import TOKEN
 from storage.engine.database import Database
-from storage.labeling import judgments, queue
-from storage.records import Prompt, new_id
-from storage.tables import iterations, prompts
-from tests.helpers.desk_world import add_person
+from storage.tables import iterations
 from tests.helpers.research_seed import Seeding
-from tests.helpers.served_studio import ServedStudio, served_studio
-from tests.helpers.tiny import save_tiny
+from tests.helpers.served_studio import ServedStudio, label, served_studio, tiny_study
 from tests.import_graph import ROOT
 
 FOLDER = ROOT / "docs" / "notebooks"
 NOTEBOOKS = sorted(path.name for path in FOLDER.glob("*.ipynb"))
-TINY = {
-    "labeling.labels": "12", "sampling.max_new_tokens": "8", "reward.batch": "8",
-    "reward.held_out_share": "0.3", "ppo.updates": "3", "ppo.rollouts": "8", "ppo.minibatch": "4",
-    "ppo.epochs": "1", "ppo.max_new_tokens": "8", "evaluate.prompts": "4",
-    "evaluate.max_new_tokens": "8", "worker.threads": "1", "worker.nice": "0",
-}  # fmt: skip
 
 
 def cells(name: str, kind: str = "code") -> list[str]:
@@ -109,38 +97,8 @@ def test_a_study_is_analyzed_by_a_viewer(tmp_path, monkeypatch):
     assert found["verdicts"]["policy-1"][0] in ("promoted", "provisional", "blocked")
 
 
-@pytest.fixture
-def trained(tmp_path: Path) -> Path:
-    """A workspace with prompts; its model is small enough to be trained in a test."""
-    workspace = tmp_path / "study"
-    with Database.open(workspace) as db:
-        train = [Prompt.make(f"What is {i} + {i}?", role="train") for i in range(20)]
-        held_out = [Prompt.make(f"What is {i} - 1?", role="held-out") for i in range(4)]
-        prompts.add(db, train + held_out)
-    return workspace
-
-
-def label(served: ServedStudio) -> int:
-    """A person who prefers the longer response judges all pairs."""
-    who = add_person(served.db, "Lena").id
-    count = 0
-    while pairs := queue.lease(served.db, who, 4).pairs:
-        for pair in pairs:
-            outcome = "a" if len(pair.left) > len(pair.right) else "b"
-            judgments.judge(
-                served.db,
-                id=new_id(),
-                comparison=pair.comparison.id,
-                annotator=who,
-                outcome=outcome,
-            )
-            count += 1
-    return count
-
-
-def test_an_iteration_runs_from_python(trained, tmp_path, monkeypatch, capsys):
-    model = save_tiny(tmp_path / "model")
-    with served_studio(trained, settings=TINY | {"model.name": str(model)}, looping=True) as served:
+def test_an_iteration_runs_from_python(tmp_path, monkeypatch, capsys):
+    with tiny_study(tmp_path) as served:
         at(served, monkeypatch, "researcher")
         import kitestring  # noqa: PLC0415 (as the notebook does)
 
@@ -160,4 +118,3 @@ def test_an_iteration_runs_from_python(trained, tmp_path, monkeypatch, capsys):
     assert sorted(found["points"].groupby("metric").size()) == [3, 3]  # ppo.updates
     assert list(found["rewards"]["count"]) == [4, 4]  # held-out prompts
     assert settings["ppo.kl_weight"] == 0.1
-    shutil.rmtree(model)
