@@ -279,6 +279,10 @@ def test_people_get_accounts_roles_and_tokens(served, studio):
     with pytest.raises(StudioError) as refused, Studio(served.url, token=new.token) as theirs:
         theirs.status()
     assert refused.value.status == 401
+    told = []
+    served.app.state.auth.when_accounts_change(lambda: told.append(True))
+    studio.people.disable("Noor")  # open pages of theirs end at once
+    assert told
     assert studio.people.list().frame().set_index("name").loc["Noor", "role"] == "viewer"
 
 
@@ -314,15 +318,22 @@ def test_a_webhook_gets_signed_events(studio):
         assert len(studio.webhooks.list()) == 0
 
 
+def lines(file: Path) -> int:
+    return len(file.read_text(encoding="utf-8").splitlines())
+
+
 def test_an_export_is_the_file_of_the_server(served, studio, tmp_path, monkeypatch):
     file = studio.export("trl", tmp_path / "pairs.parquet", ties="split")
     there = tmp_path / "there.parquet"
     report = served.studio.call("export", format="trl", ties="split", out=str(there))
     assert len(pd.read_parquet(file)) == report["rows"]
     monkeypatch.chdir(tmp_path)
-    raw = studio.export("raw", history=True, names=True)
+    judging.undo(served.db, id=new_id(), annotator="annotator-0")
+    raw = studio.export("raw", names=True)
     assert raw == Path("kitestring-raw.jsonl")
     assert "Ada" in raw.read_text(encoding="utf-8")
+    everything = studio.export("raw", "all.jsonl", history=True)
+    assert lines(everything) == lines(raw) + 1
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
 
 
@@ -447,10 +458,15 @@ def test_a_wrong_setting_is_named_and_nothing_starts(studio):
     assert studio.status().iteration.phase == "labeling"
 
 
-def test_what_the_operator_alone_sets_is_refused_over_this_interface(studio):
-    """A token must not choose which files the machine loads."""
-    with pytest.raises(StudioError):
-        studio.start({"model.name": "/etc"})
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [("shaping.weights", '{"os:system" = 1.0}'), ("shaping.extra_reward_models", '["/etc"]')],
+)
+def test_a_token_does_not_choose_what_the_machine_loads(studio, setting, value):
+    """The operator may: the commands of the same names take functions and files."""
+    with pytest.raises(StudioError, match=r"plugins\.allowed|config\.toml") as error:
+        studio.start({setting: value})
+    assert error.value.status == 422
     assert studio.status().iteration.phase == "labeling"
 
 
