@@ -157,11 +157,21 @@ def status_command(workspace: Workspace = DEFAULT, as_json: AsJson = False) -> N
 
 
 @app.command("lineage")
-def lineage_command(policy: str, workspace: Workspace = DEFAULT, as_json: AsJson = False) -> None:
-    """Show which judgments a policy was trained on, and whose responses they compare."""
+def lineage_command(
+    policy: Annotated[str | None, typer.Argument(help="By default all models.")] = None,
+    workspace: Workspace = DEFAULT,
+    as_json: AsJson = False,
+) -> None:
+    """Show which judgments a policy was trained on, and whose responses they compare.
+
+    Without a policy, show what shaped each model, with --json as nodes and edges.
+    """
     with connect(workspace) as target:
-        found = target.call("lineage", policy=policy)
-    typer.echo(json.dumps(found["lineage"], indent=2) if as_json else found["text"])
+        if policy is None:
+            found, what = target.call("lineage.graph"), "graph"
+        else:
+            found, what = target.call("lineage", policy=policy), "lineage"
+    typer.echo(json.dumps(found[what], indent=2) if as_json else found["text"])
 
 
 @app.command("backup")

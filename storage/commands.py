@@ -28,6 +28,7 @@ from storage.importing.long_rows import TooLong
 from storage.importing.request import IMPORTERS, ImportRequest, run_import
 from storage.importing.sheet import ImportReport
 from storage.labeling import flag_answers, gold, judgments, model_judges
+from storage.lineage_graph import lineage_graph, render_graph
 from storage.records import Annotator, AnnotatorKind, AnnotatorRole, Run, new_id
 from storage.reports import to_json
 from storage.tables import annotators, audit, iterations, models, run_settings, runs, tokens
@@ -50,6 +51,7 @@ class Commands:
         self._last_values = LastValues(db)
         self._table: dict[str, Callable[..., Any]] = {
             "lineage": self._lineage,
+            "lineage.graph": self._lineage_graph,
             "import": self._import,
             "export": partial(exports.export, db),
             "backup": self._backup,
@@ -107,6 +109,10 @@ class Commands:
     def _lineage(self, policy: str) -> dict[str, Any]:
         found = lineage.lineage(self._db, policy)
         return {"lineage": to_json(found), "text": lineage.render(found)}
+
+    def _lineage_graph(self) -> dict[str, Any]:
+        found = lineage_graph(self._db)
+        return {"graph": to_json(found), "text": render_graph(found)}
 
     def _backup(self, target: str) -> dict[str, str]:
         made = backup.backup(self._db, Path(target))

@@ -348,6 +348,7 @@ class GivenJudgment:
     exclusion_reason: str
     excluded_by: str | None
     learned_by: tuple[str, ...]
+    shaped: tuple[str, ...]
 
 
 @dataclass(frozen=True, kw_only=True)

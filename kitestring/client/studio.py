@@ -223,6 +223,11 @@ class Studio:
         """Stop computing the learning curve; finished models are kept."""
         self._at.post(f"{API}/reward/{part(model)}/curve/stop")
 
+    @route("GET", f"{API}/lineage")
+    def lineage_graph(self) -> Mapping[str, Any]:
+        """Pairs, snapshots, reward models and policies as `nodes` and `edges`."""
+        return self._at.get(f"{API}/lineage")
+
     @route("GET", f"{API}/lineage/{{policy}}")
     def lineage(self, policy: str) -> Mapping[str, Any]:
         """Which judgments and models a policy comes from: `lineage`, and the same as `text`."""

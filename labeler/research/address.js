@@ -3,6 +3,7 @@
 (() => {
   const TITLE = "Kitestring";
   const RUNS = "runs"; // the page that shows a run
+  const SHOWN = ["iteration", "model", "policy"]; // what a section shows; another section forgets it
   const COMPARED = "compare"; // its section that shows several
   const query = () => new URLSearchParams(location.search);
   let run = query().get("run") ?? "";
@@ -40,7 +41,10 @@
   function write(link, method) {
     const first = link.dataset.tab === name(buttons()[0]); // needs no name
     const wanted = first ? new URLSearchParams() : target(link);
-    for (const [key, value] of query()) if (!["tab", "section", "run", "runs"].includes(key)) wanted.set(key, value);
+    const here = same(link, query());
+    for (const [key, value] of query()) {
+      if (!["tab", "section", "run", "runs"].includes(key) && (here || !SHOWN.includes(key))) wanted.set(key, value);
+    }
     if (wanted.get("section") === COMPARED && query().has("runs")) wanted.set("runs", query().get("runs"));
     if (wanted.get("tab") === RUNS && !wanted.has("section") && run) wanted.set("run", run);
     const address = location.pathname + (wanted.size ? `?${wanted}` : "");

@@ -7,6 +7,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 import gradio as gr
@@ -94,6 +95,24 @@ def caller(request: gr.Request) -> Annotator:
 def html_slot(**options: Any) -> gr.HTML:
     """A component for HTML; without `js_on_load`, it reports no clicks."""
     return gr.HTML(js_on_load=options.pop("js_on_load", None), apply_default_css=False, **options)
+
+
+_FROM_ADDRESS = (Path(__file__).parent / "from_address.js").read_text(encoding="utf-8")
+
+
+def address_slot(page: str, section: str, name: str, content: str) -> gr.HTML:
+    """An empty component whose event `act` comes once, if the address of the section has a `name`.
+
+    It comes when the element `content` (a CSS selector) is filled, so after the first refresh.
+    """
+    call = f"fromAddress({page!r}, {section!r}, {name!r}, {content!r});"
+    return html_slot(js_on_load=f"{_FROM_ADDRESS}\n{call}", elem_classes="ks-none")
+
+
+def named_in_address(event: gr.EventData) -> str:
+    """What the address names; "" for an event that is not from `address_slot`."""
+    sent = event._data if isinstance(event._data, dict) else {}
+    return str(sent.get("id", ""))
 
 
 def heading_slot(title: str, detail: str = "") -> gr.HTML:

@@ -39,7 +39,11 @@ _JUDGMENTS = """
            w.name AS excluded_by,
            (SELECT list(m.id ORDER BY m.id) FROM snapshot_judgments AS n
             JOIN models AS m ON m.snapshot = n.snapshot AND m.role = 'reward'
-            WHERE n.judgment = j.id) AS learned_by
+            WHERE n.judgment = j.id) AS learned_by,
+           (SELECT list(DISTINCT p.id ORDER BY p.id) FROM snapshot_judgments AS n
+            JOIN models AS r ON r.snapshot = n.snapshot
+            JOIN models AS p ON p.role = 'policy' AND (p.id = r.id OR p.reward_model = r.id)
+            WHERE n.judgment = j.id) AS shaped
     FROM judgments AS j
     JOIN annotators AS a ON a.id = j.annotator
     LEFT JOIN exclusions AS x ON x.judgment = j.id
@@ -85,6 +89,8 @@ class GivenJudgment:
     excluded_by: str | None
     """The researcher's name; None for the command line."""
     learned_by: Sequence[str]
+    shaped: Sequence[str]
+    """Policies that these reward models rewarded, or that learned from the snapshot themselves (DPO)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -160,4 +166,6 @@ def _given(row: dict[str, Any]) -> GivenJudgment:
     values["marks"] = {
         side: [Mark(**mark) for mark in given] for side, given in values["marks"].items()
     }
-    return GivenJudgment(**{**row, **values, "learned_by": row["learned_by"] or []})
+    return GivenJudgment(
+        **{**row, **values, "learned_by": row["learned_by"] or [], "shaped": row["shaped"] or []}
+    )

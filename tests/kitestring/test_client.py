@@ -117,6 +117,7 @@ def test_verdicts_ratings_and_reports(served, studio):
     assert studio.leaderboard(anchor="policy-1").anchor == "policy-1"
     assert studio.reward("reward-2").model == "reward-2"
     assert studio.reward().models == ("reward-2", "reward-1")
+    assert "policy-2" in [node["id"] for node in studio.lineage_graph()["nodes"]]
     assert studio.lineage("policy-2")["lineage"]["reward_model"]["id"] == "reward-2"
 
 

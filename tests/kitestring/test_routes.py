@@ -56,6 +56,7 @@ ROUTES = {
     "iteration": "GET /research/api/iterations/{number}",
     "label-more": "POST /research/api/loop/label-more",
     "leaderboard": "GET /research/api/leaderboard",
+    "lineage.graph": "GET /research/api/lineage",
     "lineage": "GET /research/api/lineage/{policy}",
     "resume": "POST /research/api/loop/resume",
     "retry": "POST /research/api/loop/retry",

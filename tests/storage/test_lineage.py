@@ -9,13 +9,16 @@ from typing import Any
 
 import pytest
 
+from storage.browsing.pair import pair_in_full
 from storage.engine.database import Database
 from storage.errors import NotFound
 from storage.lineage import LineageNode, lineage, render
+from storage.lineage_graph import lineage_graph, render_graph
 from storage.records import (
     Annotator,
     Comparison,
     Completion,
+    Iteration,
     Judgment,
     ModelVersion,
     Snapshot,
@@ -145,3 +148,61 @@ def test_what_is_not_in_the_workspace_is_said(tmp_path: Path) -> None:
             "  started from gone (not in this workspace)\n"
             "  trained on snapshot s-9, which is not in this workspace"
         )
+
+
+def test_the_graph_names_what_shaped_each_node(db: Database) -> None:
+    graph = lineage_graph(db)
+    assert [(node.id, node.kind, node.iteration) for node in graph.nodes] == [
+        ("sft-0", "sft", 0), ("pairs-1", "pairs", 1), ("s-1", "snapshot", 1), ("reward-1", "reward", 1),
+        ("policy-1", "policy", 1), ("pairs-2", "pairs", 2), ("s-2", "snapshot", 2),
+        ("reward-2", "reward", 2), ("policy-2", "policy", 2),
+    ]  # fmt: skip
+    nodes = {node.id: node for node in graph.nodes}
+    # One of the two votes of the second iteration was withdrawn; its snapshot still has it.
+    assert (nodes["pairs-2"].pairs, nodes["pairs-2"].judgments) == (2, 1)
+    assert (nodes["s-2"].judgments, nodes["s-2"].annotators) == (5, 2)
+    assert (nodes["policy-1"].method, nodes["policy-2"].method) == ("ppo", "dpo")
+    edges = {(edge.source, edge.target): (edge.kind, edge.judgments) for edge in graph.edges}
+    assert edges == {
+        ("pairs-1", "s-1"): ("judged", 3),
+        ("pairs-1", "s-2"): ("judged", 3),
+        ("pairs-2", "s-2"): ("judged", 2),
+        ("s-1", "s-2"): ("extended", 3),
+        ("s-1", "reward-1"): ("trained", 0),
+        ("s-2", "reward-2"): ("trained", 0),
+        ("reward-1", "policy-1"): ("rewarded", 0),
+        ("reward-2", "policy-2"): ("rewarded", 0),
+        ("sft-0", "reward-1"): ("started", 0),
+        ("sft-0", "reward-2"): ("started", 0),
+        ("sft-0", "policy-1"): ("started", 0),
+        ("sft-0", "policy-2"): ("started", 0),
+    }
+    text = render_graph(graph)
+    assert (
+        "iteration 2: Snapshot 2 (5 judgments, 2 annotators)\n  has judgments of Pairs 1: 3" in text
+    )
+    assert "iteration 2: kite (DPO)\n  rewarded by reward-2" in text
+
+
+def test_the_graph_says_from_which_policy_pairs_were_sampled(tmp_path: Path) -> None:
+    with Database.open(tmp_path / "workspace") as db:
+        db.write(lambda tx: tx.store(*records(), Iteration(number=2, policy_sampled="policy-1", policy_produced="policy-2", verdict="blocked")))  # fmt: skip
+        graph = lineage_graph(db)
+    assert ("policy-1", "pairs-2", "sampled") in [(e.source, e.target, e.kind) for e in graph.edges]
+    assert {n.id: n.verdict for n in graph.nodes if n.kind == "policy"} == {
+        "policy-1": None, "policy-2": "blocked",
+    }  # fmt: skip
+
+
+def test_an_empty_workspace_has_an_empty_graph(tmp_path: Path) -> None:
+    with Database.open(tmp_path / "workspace") as db:
+        assert lineage_graph(db).nodes == ()
+        assert render_graph(lineage_graph(db)) == "this workspace has no models yet"
+
+
+def test_a_judgment_names_the_models_that_were_trained_on_it(db: Database) -> None:
+    shaped = {n: pair_in_full(db, f"c{n}").judgments[0] for n in (0, 4)}
+    assert (shaped[0].learned_by, shaped[0].shaped) == (
+        ["reward-1", "reward-2"], ["policy-1", "policy-2"],
+    )  # fmt: skip
+    assert (shaped[4].learned_by, shaped[4].shaped) == (["reward-2"], ["policy-2"])

@@ -14,6 +14,7 @@ from storage.commands import Commands
 from storage.engine.database import Database
 from storage.errors import Conflict
 from storage.gate_report import GateReport, ModelBoard, Standing
+from storage.lineage_graph import LineageGraph, lineage_graph
 from storage.reports import RewardReport, SettingView, Stopped
 from storage.status import Status, status
 from storage.tables import runs
@@ -85,6 +86,10 @@ def loop_routes(db: Database, loop: Loop, commands: Commands) -> list[APIRouter]
         """Stop computing it; finished models are kept."""
         loop.reports.cancel_curve(model)
         return {"model": model}
+
+    @routes.get("/lineage")
+    def graph() -> LineageGraph:
+        return lineage_graph(db)
 
     @routes.get("/lineage/{policy}")
     def shaped(policy: str) -> dict[str, Any]:

@@ -462,6 +462,30 @@ def test_a_file_is_previewed_and_imported_and_its_rows_are_text(browser, world, 
         expect(result.get_by_role("button", name="Import")).to_have_count(0)
 
 
+def test_the_nodes_of_the_lineage_open_their_pages(browser, world):
+    with new_page(browser, cookie=world.cookie()) as page:
+        page.goto(f"{world.server.url}/research/?tab=models&section=lineage&model=reward-1")
+        graph = page.locator("#lineage-graph")
+        expect(graph.locator("[aria-current]")).to_contain_text("reward-1")
+        node = graph.get_by_role("link", name=re.compile("^reward-1, .*trained on Snapshot 1"))
+        node.focus()
+        expect(graph.locator("[data-node=policy-1]")).to_have_class(re.compile("lg-on"))
+        page.keyboard.press("Enter")
+        expect(page).to_have_title("Reward model · Models · Kitestring")
+        expect(page).to_have_url(re.compile(r"section=reward-model&model=reward-1$"))
+        page.go_back()
+        graph.get_by_role("link", name=re.compile("^Pairs 1, ")).click()
+        expect(page).to_have_title("Data · Kitestring")
+        expect(page.locator("#judgments-iteration input")).to_have_value(re.compile(r"^1 "))
+        page.locator("#judgments button").first.click()
+        page.locator("#judgment-pair").get_by_role("link", name="policy-1").first.click()
+        expect(graph.locator("[aria-current]")).to_contain_text("policy-1")
+        graph.locator("[data-node=policy-1]").click()
+        expect(page.locator("#standing")).to_contain_text("policy-1")
+        open_section(page, "Data", "Import")
+        expect(page).to_have_url(re.compile(r"\?tab=data&section=import$"))
+
+
 def test_page_section_and_run_are_in_the_address_and_the_back_button_works(browser, world):
     with new_page(browser, cookie=world.cookie()) as page:
         page.goto(f"{world.server.url}/research/")

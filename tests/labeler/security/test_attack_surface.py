@@ -58,7 +58,7 @@ PAGE = (
 )  # fmt: skip
 READ_BY_VIEWERS = (
     "openapi.json", "status", "settings", "runs", "runs/curves", "runs/0", "runs/0/log",
-    "iterations/0", "iterations/0/evaluation", "gate", "leaderboard", "reward", "lineage/0",
+    "iterations/0", "iterations/0/evaluation", "gate", "leaderboard", "reward", "lineage", "lineage/0",
     "judgments", "judgments/0", "flags",
 )  # fmt: skip
 READ_BY_RESEARCHERS = ("audit", "webhooks/deliveries", "adjudication", "adjudication/0")

@@ -10,7 +10,16 @@ from labeler.html import components
 from labeler.html.components import render
 from labeler.research.data.judgments import view
 from labeler.research.data.pair_view import BROWSE_JS, OUTCOMES, TYPESET, pressed
-from labeler.research.tab import Tab, Updates, attempt, caller, html_slot, on
+from labeler.research.tab import (
+    Tab,
+    Updates,
+    address_slot,
+    attempt,
+    caller,
+    html_slot,
+    named_in_address,
+    on,
+)
 from storage.browsing.judgments import Filter, Listing, Value, browse
 from storage.browsing.pair import pair_in_full, pair_of
 from storage.engine.database import Database
@@ -52,6 +61,7 @@ class JudgmentsTab(Tab):
             [self.text, *self.outputs],
             access="viewer",
         )
+        on(self.address.act, self._at_address, outputs=self.outputs, access="viewer")
         on(
             self.list.act,
             self._open,
@@ -89,6 +99,7 @@ class JudgmentsTab(Tab):
                     self.back = gr.Button("Newer", size="sm")
                     self.forth = gr.Button("Older", size="sm")
             self.pair = html_slot(elem_id="judgment-pair", js_on_load=BROWSE_JS + TYPESET)
+        self.address = address_slot("data", "", "iteration", "#judgments")
         # The last id of each page before this one.
         self.befores = gr.State([])
         self.opened = gr.State("")
@@ -105,6 +116,14 @@ class JudgmentsTab(Tab):
     def _clear(self, opened: str) -> Updates:
         nothing = ["", *(_ANY for _ in _FACETS), []]
         return {self.text: ""} | self._show(nothing, [], opened)
+
+    def _at_address(self, event: gr.EventData) -> Updates:
+        """Only the judgments of the iteration that the address names."""
+        number = named_in_address(event)
+        nothing = dict.fromkeys(_FACETS, _ANY) | {
+            "iteration": number if number.isdecimal() else _ANY
+        }
+        return self._show(["", *nothing.values(), []], [], "")
 
     def _back(self, *values: Any) -> Updates:
         *filters, befores, opened = values

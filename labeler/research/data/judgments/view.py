@@ -9,6 +9,7 @@ from typing import Any
 from labeler.html import components
 from labeler.html.components import Markup
 from labeler.research.data.pair_view import OUTCOMES, asking, texts
+from labeler.research.models.lineage.graph import of_model
 from storage.browsing.judgments import Listing, Row
 from storage.browsing.pair import GivenJudgment, PairInFull, Predicted
 from storage.labeling.adjudication import GivenRuling
@@ -177,8 +178,15 @@ def _details(each: GivenJudgment) -> list[tuple[str, Any]]:
         rows.append(("Safety", _by_side({side: [label] for side, label in each.safety.items()})))
     rows += [("Marked", _passages(each.marks))] if each.marks else []
     if each.learned_by:
-        rows.append(("Learned by", ", ".join(each.learned_by)))
+        rows.append(("Models trained on it", _models([*each.learned_by, *each.shaped])))
     return rows
+
+
+def _models(names: Sequence[str]) -> Markup:
+    """Links to the models in the graph of the lineage."""
+    return Markup(", ").join(
+        Markup('<a href="{}">{}</a>').format(of_model(name), name) for name in names
+    )
 
 
 def _by_side(values: Mapping[str, Iterable[str]]) -> str:

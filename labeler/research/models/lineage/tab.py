@@ -2,30 +2,42 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import gradio as gr
 
 from labeler.html import components
 from labeler.html.components import render
 from labeler.research.models.lineage import view as lineage_view
+from labeler.research.models.lineage.graph import draw
 from labeler.research.tab import Tab, Updates, heading_slot, html_slot, on
 from storage import lineage
 from storage.engine.database import Database
 from storage.errors import NotFound
+from storage.lineage_graph import lineage_graph
 from storage.tables import models
+
+_HERE = Path(__file__).parent
 
 
 class LineageTab(Tab):
     def __init__(self, db: Database) -> None:
         self._db = db
-        heading_slot("Models", "each model is below its parent")
+        heading_slot("Lineage", "from pairs and judgments to reward models and policies")
+        self.graph = html_slot(
+            elem_id="lineage-graph",
+            css_template=(_HERE / "graph.css").read_text(encoding="utf-8"),
+            js_on_load=(_HERE / "graph.js").read_text(encoding="utf-8"),
+        )
+        heading_slot("Models", "as a list; each model is below its parent")
         self.tree = html_slot(elem_id="tree")
-        heading_slot("Lineage", "from a model back to the judgments that trained it")
+        heading_slot("One model", "from a model back to the judgments that trained it")
         self.model = gr.Dropdown(
             [], label="Model", show_label=False, container=False, elem_id="lineage-model"
         )
         self.lineage = html_slot(elem_id="lineage")
         self.inputs = [self.model]
-        self.outputs = [self.tree, self.model, self.lineage]
+        self.outputs = [self.graph, self.tree, self.model, self.lineage]
         on(self.model.input, self._lineage, self.inputs, [self.lineage], access="viewer")
 
     def refresh(self, model: str | None) -> Updates:
@@ -35,6 +47,7 @@ class LineageTab(Tab):
         newest = next((m.id for m in ours if m.role == "policy"), ours[0].id if ours else None)
         chosen = model if model in {m.id for m in versions} else newest
         return {
+            self.graph: render(draw(lineage_graph(self._db))),
             self.tree: render(components.card(lineage_view.tree(versions))),
             self.model: gr.Dropdown(
                 choices=[(f"{m.name} ({m.role})", m.id) for m in ours], value=chosen

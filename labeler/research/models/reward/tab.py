@@ -11,7 +11,15 @@ from labeler.html import components
 from labeler.html.components import render
 from labeler.ports import Loop
 from labeler.research.models.reward import view as reward_view
-from labeler.research.tab import Tab, Updates, attempt, html_slot, on
+from labeler.research.tab import (
+    Tab,
+    Updates,
+    address_slot,
+    attempt,
+    html_slot,
+    named_in_address,
+    on,
+)
 
 
 class RewardTab(Tab):
@@ -31,12 +39,14 @@ class RewardTab(Tab):
             self.stop = gr.Button("Stop", variant="stop", visible=False, elem_id="curve-stop")
         self.answer = html_slot(elem_id="curve-answer")
         self.tables = html_slot(elem_id="reward-tables")
+        self.address = address_slot("models", "reward-model", "model", "#reward-verdict")
         self.inputs = [self.model]
         self.outputs = [
             self.model, self.verdict, self.figures, self.plots, self.progress, self.start,
             self.stop, self.tables,
         ]  # fmt: skip
         on(self.model.input, self.refresh, self.inputs, self.outputs, access="viewer")
+        on(self.address.act, self._at_address, outputs=self.outputs, access="viewer")
         reports = loop.reports
         for button, act in ((self.start, reports.start_curve), (self.stop, reports.cancel_curve)):
             on(button.click, partial(self._press, act), self.inputs, [self.answer, *self.outputs])
@@ -73,6 +83,11 @@ class RewardTab(Tab):
                 )
             ),
         }
+
+    def _at_address(self, event: gr.EventData) -> Updates:
+        name = named_in_address(event)
+        known = name in self._loop.reports.report().models
+        return self.refresh(name if known else None)
 
     def _press(self, act: Callable[[str], None], chosen: str | None) -> Updates:
         def press() -> str:

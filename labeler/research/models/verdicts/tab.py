@@ -11,7 +11,18 @@ from labeler.ports import Loop
 from labeler.research.charts import CHARTS_JS
 from labeler.research.models.verdicts import models_view
 from labeler.research.models.verdicts import view as verdicts_view
-from labeler.research.tab import Cached, Tab, Updates, attempt, caller, heading_slot, html_slot, on
+from labeler.research.tab import (
+    Cached,
+    Tab,
+    Updates,
+    address_slot,
+    attempt,
+    caller,
+    heading_slot,
+    html_slot,
+    named_in_address,
+    on,
+)
 from storage.gate_report import GateReport, ModelBoard
 
 ALL = "All categories"
@@ -39,6 +50,7 @@ class VerdictsTab(Tab):
             [ALL], value=ALL, label="Category", visible=False, elem_id="board-category"
         )
         self.models = html_slot(elem_id="all-models")
+        self.address = address_slot("models", "", "policy", "#standing")
         self._boards: dict[str, Cached[ModelBoard]] = {}
         self.inputs = [self.policy, self.category]
         self.outputs = [
@@ -47,6 +59,7 @@ class VerdictsTab(Tab):
         ]  # fmt: skip
         for choice in (self.policy, self.category):
             on(choice.input, self.refresh, self.inputs, self.outputs, access="viewer")
+        on(self.address.act, self._at_address, outputs=self.outputs, access="viewer")
         on(
             self.rule.click,
             self._rule,
@@ -88,6 +101,9 @@ class VerdictsTab(Tab):
             self.board: render(verdicts_view.board(report)),
             self.overruling: gr.Column(visible=found is not None),
         }
+
+    def _at_address(self, event: gr.EventData) -> Updates:
+        return self.refresh(named_in_address(event))
 
     def _all_models(self, category: str, report: GateReport) -> Updates:
         board = self._board(ALL)
