@@ -21,8 +21,10 @@ from storage.records import (
     Iteration,
     Judgment,
     ModelVersion,
+    Prompt,
     Snapshot,
     Withdrawal,
+    as_messages,
     now,
 )
 from storage.reports import from_json, to_json
@@ -200,8 +202,11 @@ def test_an_empty_workspace_has_an_empty_graph(tmp_path: Path) -> None:
         assert render_graph(lineage_graph(db)) == "this workspace has no models yet"
 
 
-def test_a_judgment_names_the_models_that_were_trained_on_it(db: Database) -> None:
-    shaped = {n: pair_in_full(db, f"c{n}").judgments[0] for n in (0, 4)}
+def test_a_judgment_names_the_models_that_were_trained_on_it(tmp_path: Path) -> None:
+    prompt = Prompt(id="p", role="train", messages=as_messages("Hi"))
+    with Database.open(tmp_path / "workspace") as db:
+        db.write(lambda tx: tx.store(prompt, *records()))
+        shaped = {n: pair_in_full(db, f"c{n}").judgments[0] for n in (0, 4)}
     assert (shaped[0].learned_by, shaped[0].shaped) == (
         ["reward-1", "reward-2"], ["policy-1", "policy-2"],
     )  # fmt: skip
