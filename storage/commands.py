@@ -145,8 +145,8 @@ class Commands:
             return run_import(self._db, path, request, too_long=self.too_long(), apart=self.serving)
 
     def _iteration(self, number: int) -> dict[str, Any]:
-        """The stored iteration, the figures of its reward model, and the seconds that the worker of
-        each stage took since its last start."""
+        """The stored iteration, the figures of its reward model, and the seconds that the workers of
+        each stage took, with all attempts."""
         found = iterations.get(self._db, number)
         fitted = models.get(self._db, found.reward_model).summary if found.reward_model else {}
         seconds: dict[str, float] = {}

@@ -697,7 +697,12 @@ class Iteration:
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """One job of a worker process.  `directory` is relative to the workspace and inside `runs`."""
+    """One job of a worker process.  `directory` is relative to the workspace and inside `runs`.
+
+    A retry is a run of its own; `attempt` counts the runs and resumes of a stage.  `started_at` is
+    the start of the newest attempt after a resume.  `seconds` are those that the workers of the
+    ended attempts of this run took; None before the end, and for adopted outputs.
+    """
 
     id: str
     stage: Stage
@@ -711,7 +716,9 @@ class Run:
     message: str = ""
     ingested_seq: int = 0
     created_at: datetime = field(default_factory=now)
+    started_at: datetime | None = None
     finished_at: datetime | None = None
+    seconds: float | None = None
 
     def __post_init__(self) -> None:
         check_choice("stage", self.stage, Stage)

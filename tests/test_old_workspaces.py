@@ -438,8 +438,11 @@ def test_a_training_that_an_old_version_began_is_tried_again_and_the_loop_goes_r
     found = told(old, "status")
     assert (found["iteration"]["number"], found["iteration"]["phase"]) == (3, "labeling")
     assert (found["policy"]["id"], found["trouble"]) == ("policy-2", None)
-    listed = f"SELECT status, attempt FROM runs WHERE iteration = 2 AND stage = '{POLICY_PHASE}'"
-    assert rows(old, listed) == [("succeeded", 2)]
+    listed = (
+        "SELECT status, attempt FROM runs "
+        f"WHERE iteration = 2 AND stage = '{POLICY_PHASE}' ORDER BY attempt"
+    )
+    assert rows(old, listed) == [("cancelled", 1), ("succeeded", 2)]
     settings = rows(old, "SELECT settings FROM iterations WHERE number = 2")
     assert json.loads(settings[0][0]) == OVERRIDES[2] | {"ppo.updates": "2"}
 

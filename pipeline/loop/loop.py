@@ -171,9 +171,9 @@ class Loop:
     def retry(
         self, run: str, overrides: Mapping[str, str] | None = None, *, by_operator: bool = False
     ) -> None:
-        """Start a stopped stage from scratch, with the current settings and `overrides`.
+        """Start a stopped stage from scratch as a new run, with the current settings and `overrides`.
 
-        A refusal changes nothing.  `by_operator` as in `train`.
+        The stopped run is kept.  A refusal changes nothing.  `by_operator` as in `train`.
         """
         due = self._blocking_run(run).stage
         self._require_components(overrides or {}, due=due, by_operator=by_operator)
@@ -186,7 +186,7 @@ class Loop:
             prepared = Preparation(self._db, changed, config)
             prepared.require_reward_models()
             prepared.require_models(stage)
-            self._jobs.retry(run, prepared.job(stage, run=run), fill=partial(prepared.fill, stage))
+            self._jobs.retry(run, prepared.job(stage), fill=partial(prepared.fill, stage))
             iterations.save(self._db, changed)
             settings.set_learn_from(self._db, config.reward.learn_from)
             audit.note(self._db, "retry", run, settings=dict(overrides or {}))

@@ -56,11 +56,8 @@ class Preparation:
     current: Iteration
     config: Config
 
-    def job(self, stage: Stage, *, run: str | None = None) -> Job:
-        """A job with the models that its stage may need.
-
-        `run` is the id of a run to try again; by default the job gets a new run.
-        """
+    def job(self, stage: Stage) -> Job:
+        """A job of a new run, with the models that its stage may need."""
         current, config, reference = self.current, self.config, models.newest(self.db, "sft")
         names: dict[str, str | None] = {"policy": None, "reference": None, "previous": None}
         notes: dict[str, str] = {}
@@ -93,7 +90,7 @@ class Preparation:
         if stage == "sft":
             paths["policy"] = base_model_path(config.model.name)
         return Job(
-            run=run or new_id("run"),
+            run=new_id("run"),
             stage=stage,
             iteration=current.number,
             config=config,

@@ -17,6 +17,7 @@ import subprocess
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -38,8 +39,8 @@ EXIT_TIMEOUT = 2.0
 
 STARTING = "starting the worker"
 
-_ATTEMPT = ("checkpoint", "snapshots", "outputs", "model", "inputs")
-"""Files of one attempt.  The checkpoint is removed first: nothing may resume with other inputs."""
+_UNNEEDED = ("checkpoint", "snapshots", "model")
+"""What a retry deletes of the stopped run: weights that nothing reads any more."""
 
 
 class Jobs:
@@ -195,26 +196,28 @@ class Jobs:
         return self._start_attempt(replace(run, config=job.config.to_dict()), job)
 
     def retry(self, run_id: str, job: Job, *, fill: Callable[[Path], Any]) -> Run:
-        """Run a failed or cancelled stage again from scratch, as `job`, with new inputs.
+        """Run a failed or cancelled stage again from scratch, as `job`: a new run with new inputs.
 
-        A ValueError leaves the run and its checkpoint unchanged.
+        The stopped run stays as it is, except for its checkpoint and other weights, which are
+        deleted.  A ValueError leaves them too.
         """
-        run = self.stopped(run_id)
-        directory = self.directory(run)
-        leftovers = [directory.path / name for name in _ATTEMPT]
+        stopped = self.stopped(run_id)
+        leftovers = [self.directory(stopped).path / name for name in _UNNEEDED]
         _check_free_space(self._db.workspace, job, freed=sum(map(_size, leftovers)))
-        inputs = directory.path / "inputs.new"
-        shutil.rmtree(inputs, ignore_errors=True)  # left by a refused retry
-        try:
-            inputs.mkdir(parents=True)
-            fill(inputs)
-        except OSError as error:
-            raise ValueError(f"the inputs of {run_id} cannot be written: {error}") from error
+        job = replace(job, attempt=stopped.attempt + 1)
+        # The newest run of a stage is the one that counts, even if the clock was set back.
+        created = max(now(), stopped.created_at + timedelta(microseconds=1))
+        run = replace(_record(job), created_at=created)
+        with self._new_directory(run, job) as directory:
+            try:
+                fill(directory.inputs)
+            except OSError as error:
+                raise ValueError(f"the inputs of {run.id} cannot be written: {error}") from error
+            runs.save(self._db, run)
         for leftover in leftovers:
             shutil.rmtree(leftover, ignore_errors=True)
-        inputs.rename(directory.inputs)
-        directory.outputs.mkdir()
-        return self._start_attempt(replace(run, progress=0.0, config=job.config.to_dict()), job)
+        self._spawn(run, directory)
+        return run
 
     def shut_down(self) -> None:
         """Release the workers without stopping them."""
@@ -233,6 +236,7 @@ class Jobs:
             message=STARTING,
             attempt=attempt,
             reason=None,
+            started_at=now(),
             finished_at=None,
             ingested_seq=0,
         )
@@ -293,6 +297,7 @@ class Jobs:
             except subprocess.TimeoutExpired:
                 # The worker has released the lock, so its work is done.
                 self._lingering.append(child)
+        run = replace(run, seconds=(run.seconds or 0.0) + _seconds_of_attempt(run, directory))
         if directory.result() is not None:
             return self._finish(replace(run, progress=1.0), "succeeded", None)
         if directory.cancel_requested_at() is not None:
@@ -323,8 +328,26 @@ def _record(job: Job) -> Run:
         status="running",
         message=STARTING,
         directory=f"runs/{job.run}",
+        attempt=job.attempt,
         config=job.config.to_dict(),
     )
+
+
+def _seconds_of_attempt(run: Run, directory: RunDirectory) -> float:
+    """Seconds that the worker of the newest attempt took; it has ended.
+
+    Without a result, the last file that it wrote is its end: the web process may notice later.
+    """
+    result = directory.result()
+    if result and "seconds" in result:
+        return float(result["seconds"])
+    start = (run.started_at or run.created_at).timestamp()
+    written = [
+        file.stat().st_mtime
+        for name in ("events.jsonl", "log.txt", "error.json")
+        if (file := directory.path / name).exists()
+    ]
+    return max(0.0, max(written, default=start) - start)
 
 
 def _with_more_updates(job: Job, overrides: Mapping[str, str]) -> Job:

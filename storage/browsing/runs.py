@@ -159,7 +159,7 @@ def summaries(db: Database, last: LastValues) -> list[RunSummary]:
             status=run.status,
             attempt=run.attempt,
             started=run.created_at,
-            seconds=(run.finished_at - run.created_at).total_seconds() if run.finished_at else None,
+            seconds=runs.working_seconds(db, run),
             policy=made.get(run.iteration) if run.stage == "policy" else None,
             changed={each.name: each.now for each in changed[run.id]},
             reward=values[run.id].get(REWARD),

@@ -300,6 +300,12 @@ def m020_audit(connection: Connection) -> None:
     connection.execute(_AUDIT)
 
 
+def m021_attempts(connection: Connection) -> None:
+    """The start of a resumed run, and the seconds that all of its attempts took."""
+    connection.execute("ALTER TABLE runs ADD COLUMN started_at TIMESTAMPTZ")
+    connection.execute("ALTER TABLE runs ADD COLUMN seconds DOUBLE")
+
+
 _ORDER = """
     SELECT id, row_number() OVER (ORDER BY created_at, id) AS seq FROM (
         SELECT id, created_at FROM judgments UNION ALL
@@ -328,6 +334,7 @@ MIGRATIONS: tuple[Migration, ...] = (
     m018_prompt_edits,
     m019_linked_identities,
     m020_audit,
+    m021_attempts,
 )
 
 # `journal_bytes`: the length of the journal that is applied, written in each group's transaction.

@@ -119,6 +119,30 @@ def newest(db: Database, iteration: int, stage: Stage) -> Run | None:
     return found[-1] if found else None
 
 
+def attempts(listed: Iterable[Run], run: Run) -> list[Run]:
+    """The run and the runs that it retries, oldest first; `listed` has all runs, oldest first."""
+    chain: list[Run] = []
+    for each in listed:
+        if (each.iteration, each.stage) != (run.iteration, run.stage):
+            continue
+        if not chain or each.attempt <= chain[-1].attempt:  # on a new snapshot of judgments
+            chain = []
+        chain.append(each)
+        if each.id == run.id:
+            break
+    return chain
+
+
+def count_attempts(listed: Iterable[Run]) -> int:
+    """How often workers started in these runs, which are oldest first: retries and resumes count."""
+    count, known = 0, dict[tuple[int, str], int]()
+    for run in listed:
+        before = known.get(stage := (run.iteration, run.stage), 0)
+        count += run.attempt - before if run.attempt > before else run.attempt
+        known[stage] = run.attempt
+    return count
+
+
 def get(db: Database, run: str) -> Run:
     """The run with this id, or NotFound."""
     return lookup.by_key(db, Run, run)
@@ -136,11 +160,13 @@ def has_checkpoint(db: Database, run: Run) -> bool:
 
 
 def working_seconds(db: Database, run: Run) -> float | None:
-    """Seconds that the worker of a successful run took since its last start, by the worker's clock.
+    """Seconds that the workers of an ended run took, over all of its attempts.
 
-    `finished_at` would include the time before a resume.  None for other runs, for adopted outputs,
-    and if the run's directory is missing.
+    None for adopted outputs.  Of a run that an earlier version recorded: the seconds of a successful
+    worker since its last start; None for other runs, and if the run's directory is missing.
     """
+    if run.seconds is not None:
+        return None if run.status == "running" else run.seconds
     result = db.workspace / run.directory / "result.json"
     if run.status != "succeeded" or not result.exists():
         return None

@@ -15,7 +15,7 @@ from labeler.research.reading import latest_run
 from storage.records import Iteration, ModelVersion, Run
 from storage.reports import Evaluation, RewardFigures, from_json
 from storage.tables.iterations import candidate_of
-from storage.tables.runs import methods_used
+from storage.tables.runs import count_attempts, methods_used
 
 TRAINING = ("reward", "policy")
 """Stages whose duration the history shows."""
@@ -36,7 +36,7 @@ _COLUMNS = (
            "iteration begins."),
     Column("Length", "right", "Mean tokens per response of the new policy."),
     Column("Time", "right", "From the first sample to the end of the evaluation, including labeling "
-           "and waiting. Below: successful training of reward model and policy."),
+           "and waiting. Below: training of reward model and policy, with stopped attempts."),
 )  # fmt: skip
 
 
@@ -49,7 +49,7 @@ def table(
 ) -> Markup:
     """A row for each iteration, the newest first.
 
-    `labels` has the number of labels by iteration and arm, `worked` the seconds that runs of
+    `labels` has the number of labels by iteration and arm, `worked` the seconds that ended runs of
     `TRAINING` stages took by run id.
     """
     if not iterations:
@@ -90,6 +90,10 @@ def _row(
     accuracy = from_json(RewardFigures, reward.summary).accuracy if reward else None
     seconds = sum(worked.get(run.id, 0.0) for run in runs)
     trained = f"training {components.duration(seconds)}" if seconds else ""
+    trainings = [run for run in runs if run.stage in TRAINING]
+    attempts = count_attempts(trainings)
+    if trained and attempts > len({run.stage for run in trainings}):
+        trained += f", {attempts} attempts"
     ended = iteration.finished_at
     return (
         _phase(iteration, latest_run(runs)),

@@ -118,7 +118,12 @@ class RunsTab(Tab):
             self.retry: gr.Button(visible=awaited is not None),
             self.card: render(
                 runs_view.card(
-                    run, now=moment, seconds_left=left, cancelling=cancelling, changed=changed
+                    run,
+                    now=moment,
+                    seconds_left=left,
+                    cancelling=cancelling,
+                    changed=changed,
+                    earlier=runs.attempts(listed, run)[:-1],
                 )
             ),
         }
@@ -197,11 +202,13 @@ def _choices(listed: list[Run], moment: datetime) -> list[tuple[str, str]]:
 
 
 def _label(run: Run, moment: datetime) -> str:
-    """``Policy · iteration 2 · 14:05``; with the date of an earlier day, and if it failed."""
+    """``Policy · iteration 2 · 14:05``; with the date of an earlier day, the attempt, and if it failed."""
     today = run.created_at.date() == moment.date()
     parts = [
         STAGE_LABELS[run.stage],
         f"iteration {run.iteration}",
         run.created_at.strftime("%H:%M" if today else "%b %d, %H:%M"),
     ]
+    if run.attempt > 1:
+        parts.append(f"attempt {run.attempt}")
     return " · ".join(parts if run.status == "succeeded" else [*parts, run.status])

@@ -206,8 +206,12 @@ def card(
     seconds_left: float | None,
     cancelling: bool = False,
     changed: Sequence[Changed] = (),
+    earlier: Sequence[Run] = (),
 ) -> Markup:
-    """A run, its progress, the first settings that changed, and why it failed or was cancelled."""
+    """A run, its progress, the first settings that changed, and why it failed or was cancelled.
+
+    `earlier` are the attempts that the run retries, oldest first.
+    """
     status, status_tone = run.status, STATUS_TONES[run.status]
     if cancelling:
         status, status_tone = "cancelling", "warn"
@@ -215,11 +219,10 @@ def card(
     detail.append(f"iteration {run.iteration}")
     if run.attempt > 1:
         detail.append(f"attempt {run.attempt}")
-    started = "started" if run.attempt == 1 else "first started"
+    started = "started" if run.started_at is None else "first started"
     detail.append(f"{started} {components.ago(run.created_at, now)}")
     if run.finished_at:
-        span = components.duration((run.finished_at - run.created_at).total_seconds())
-        detail.append(f"took {span}" if run.attempt == 1 else f"{span} from first start to end")
+        detail.append(_took(run, run.finished_at))
     head = Markup(
         '<div class="ks-run"><b>{}</b>{}{}<span class="ks-detail ks-mono ks-run-id">{}</span></div>'
     ).format(
@@ -238,8 +241,32 @@ def card(
         components.bar(run.progress, tone=status_tone, label=STAGE_LABELS[run.stage]),
         components.detail(_where(run, seconds_left, cancelling)),
         _changed_line(changed),
+        _attempts_line(earlier),
         why,
         css="ks-run-card",
+    )
+
+
+def _took(run: Run, ended: datetime) -> str:
+    if run.seconds is not None:
+        span = components.duration(run.seconds)
+        return f"took {span}" if run.started_at is None else f"took {span}, with earlier attempts"
+    span = components.duration((ended - run.created_at).total_seconds())
+    return f"took {span}" if run.attempt == 1 else f"{span} from first start to end"
+
+
+def _attempts_line(earlier: Sequence[Run]) -> Markup:
+    """Links to the attempts before this one."""
+    if not earlier:
+        return Markup("")
+    links = [
+        Markup('<a href="?tab=runs&amp;run={}">attempt {}, {}</a>').format(
+            run.id, run.attempt, run.status
+        )
+        for run in earlier
+    ]
+    return Markup('<div><span class="ks-detail">Earlier attempts: {}</span></div>').format(
+        Markup(" · ").join(links)
     )
 
 

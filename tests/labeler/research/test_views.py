@@ -374,7 +374,8 @@ def test_live_samples_show_prompt_response_and_figures_as_text():
 
 def test_the_card_of_a_failed_run_gives_the_reason_as_text():
     failed = run(status="failed", reason=HOSTILE, progress=0.4, message="update 4 of 10",
-                 finished_at=NOON + timedelta(seconds=90), attempt=2)  # fmt: skip
+                 finished_at=NOON + timedelta(seconds=90), attempt=2,
+                 started_at=NOON + timedelta(seconds=60))  # fmt: skip
     seen = runs_view.card(failed, now=NOON + timedelta(hours=2), seconds_left=None)
     for text in (
         "The run failed",
@@ -386,6 +387,17 @@ def test_the_card_of_a_failed_run_gives_the_reason_as_text():
         assert text in seen
     assert "<img" not in seen
     assert "time left" not in seen
+
+
+def test_the_card_of_a_retry_says_what_it_took_and_links_the_earlier_attempts():
+    failed = run(id="run-1", status="failed", attempt=2)
+    retried = run(id="run-2", status="succeeded", attempt=3, seconds=125.0,
+                  finished_at=NOON + timedelta(hours=9))  # fmt: skip
+    seen = runs_view.card(
+        retried, now=NOON + timedelta(hours=10), seconds_left=None, earlier=[failed]
+    )
+    assert "attempt 3 · started 10 h ago · took 2 min 5 s" in seen
+    assert '<a href="?tab=runs&amp;run=run-1">attempt 2, failed</a>' in seen
 
 
 def test_the_card_of_a_running_run_says_how_long_it_still_takes():
@@ -628,6 +640,17 @@ def test_history_shows_figures_and_times():
     for text in ("104 of 100", "random 56 · bald 48", "71.0%", "+0.70", "3.10", "68.0%", "59–76%", "44.6", "2 h",
                  "training 7 min<"):  # fmt: skip
         assert text in seen
+
+
+def test_history_counts_the_time_of_every_attempt():
+    listed = [
+        run(id="a", stage="reward", status="succeeded", attempt=1),
+        run(id="b", status="failed", attempt=2),  # resumed once
+        run(id="c", status="succeeded", attempt=3),
+    ]
+    worked = {"a": 60.0, "b": 3600.0, "c": 1740.0}
+    seen = iterations_view.table([Iteration(number=1, phase="done")], {}, {}, listed, worked)
+    assert "training 1 h 30 min, 4 attempts<" in seen
 
 
 def test_a_stopped_iteration_says_so_in_the_history():

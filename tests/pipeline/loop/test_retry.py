@@ -6,6 +6,7 @@ import os
 import shutil
 from collections.abc import Iterator
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, get_args
 
@@ -19,8 +20,17 @@ from pipeline.runs import jobs
 from pipeline.runs.rundir import Job, RunDirectory
 from storage import worker_files
 from storage.engine.database import Database
-from storage.records import Completion, Iteration, ModelVersion, Phase, Prompt, Run
-from storage.tables import completions, iterations, models, prompts, runs
+from storage.records import (
+    Completion,
+    Iteration,
+    Metric,
+    ModelVersion,
+    Phase,
+    Prompt,
+    Run,
+    RunNote,
+)
+from storage.tables import completions, iterations, models, prompts, run_settings, runs
 from tests.helpers.policy_world import add_iteration, add_models, compare
 from tests.helpers.tiny import save_classifier, save_tiny, tiny_tokenizer
 
@@ -63,6 +73,10 @@ def job(db: Database, run: Run) -> Job:
     return directory(db, run).job()
 
 
+def newest(db: Database) -> Run:
+    return runs.listing(db)[-1]
+
+
 def rows(db: Database, run: Run, name: str = "prompts") -> int:
     return len(pd.read_parquet(directory(db, run).inputs / f"{name}.parquet"))
 
@@ -91,7 +105,7 @@ def test_a_stage_that_failed_for_lack_of_disk_has_its_inputs_when_it_is_retried(
     assert not any(directory(world, failed).inputs.iterdir())
     monkeypatch.setattr(jobs, "FREE_BYTES_NEEDED", 0)
     loop.retry(failed.id)
-    assert rows(world, failed) == 1
+    assert rows(world, newest(world)) == 1
 
 
 def test_settings_that_nothing_reads_any_more_are_refused(loop: Loop, world: Database):
@@ -119,7 +133,7 @@ def test_sampling_that_is_retried_asks_for_the_labels_its_settings_want(
         loop.retry(failed.id, {"model.name": "demo"})
     loop.retry(failed.id, {"labeling.labels": "11", "labeling.overlap": "0"})
     assert iterations.get(world, 2).labels_wanted == 11
-    plan = pd.read_parquet(directory(world, failed).inputs / "prompts.parquet")
+    plan = pd.read_parquet(directory(world, newest(world)).inputs / "prompts.parquet")
     assert plan["pairs"].sum() == 14  # 1.3 · 11 = 14.3
 
 
@@ -132,7 +146,7 @@ def test_a_stage_that_could_not_be_prepared_is_retried_once_it_can(loop: Loop, w
         loop.retry(failed.id)
     compare(world, "policy-1", "sft-1", ["first", "second"])
     loop.retry(failed.id)
-    assert rows(world, failed, "judgments") == 2
+    assert rows(world, newest(world), "judgments") == 2
 
 
 def test_a_retry_keeps_what_the_gate_has_raised(loop: Loop, world: Database):
@@ -146,12 +160,12 @@ def test_a_retry_keeps_what_the_gate_has_raised(loop: Loop, world: Database):
     failed = stop(loop)
     before = job(world, failed)
     loop.retry(failed.id, {"ppo.kl_weight": "0.01"})
-    after = job(world, failed)
+    after = job(world, newest(world))
     # gate.kl_raise · the 1.0 that the blocked policy was trained with
     assert (before.config.ppo.kl_weight, after.config.ppo.kl_weight) == (3, 3)
     assert "ppo.kl_weight is 3 instead of 0.01" in after.notes["kl_raise"]
-    assert (after.run, after.seed, after.attempt) == (before.run, before.seed, 2)
-    assert runs.get(world, failed.id).config["ppo"]["kl_weight"] == 3
+    assert (after.seed, after.attempt) == (before.seed, 2)
+    assert newest(world).config["ppo"]["kl_weight"] == 3
 
 
 def test_a_retry_takes_the_models_its_settings_name(loop: Loop, world: Database, tmp_path: Path):
@@ -167,7 +181,7 @@ def test_a_retry_takes_the_models_its_settings_name(loop: Loop, world: Database,
         },
         by_operator=True,
     )
-    names = job(world, failed).names
+    names = job(world, newest(world)).names
     assert (names["policy"], names["reward"], names["reward_2"], names["reward_3"]) == (
         "policy-1", "reward-2", "reward-1", str(extra),
     )  # fmt: skip
@@ -182,7 +196,7 @@ def test_a_misspelled_reward_model_is_refused_and_can_be_mended(loop: Loop, worl
     ):
         loop.retry(failed.id)
     loop.retry(failed.id, {"shaping.extra_reward_models": '["reward-1"]'})
-    assert job(world, failed).names["reward_2"] == "reward-1"
+    assert job(world, newest(world)).names["reward_2"] == "reward-1"
 
 
 def test_what_is_no_reward_model_is_refused_before_anything_is_trained(
@@ -231,11 +245,12 @@ def test_a_retry_with_another_method_has_that_methods_inputs(loop: Loop, world: 
     reward_run(world)
     in_phase(world, "policy")
     failed = stop(loop)
-    inputs = directory(world, failed).inputs
     loop.retry(failed.id, {"optimize.method": "dpo"})
+    inputs = directory(world, newest(world)).inputs
     assert (inputs / "judgments.parquet").read_text() == "judgments.parquet of the reward run"
     loop.advance()
-    loop.retry(failed.id, {"optimize.method": "ppo"})
+    loop.retry(newest(world).id, {"optimize.method": "ppo"})
+    inputs = directory(world, newest(world)).inputs
     assert [path.name for path in inputs.iterdir()] == ["prompts.parquet"]
 
 
@@ -245,7 +260,7 @@ def test_a_retry_reads_as_much_as_its_settings_say(loop: Loop, world: Database):
     failed = stop(loop)
     assert rows(world, failed) == 5
     loop.retry(failed.id, {"evaluate.prompts": "2"})
-    assert rows(world, failed) == 2
+    assert rows(world, newest(world)) == 2
 
 
 def test_a_retry_learns_from_the_annotators_its_settings_name(loop: Loop, world: Database):
@@ -255,7 +270,71 @@ def test_a_retry_learns_from_the_annotators_its_settings_name(loop: Loop, world:
     failed = stop(loop)
     assert (rows(world, failed, "judgments"), worker_files.labels_in(world, current)) == (2, 2)
     loop.retry(failed.id, {"reward.learn_from": '["model"]'})
-    assert (rows(world, failed, "judgments"), worker_files.labels_in(world, current)) == (3, 3)
+    assert (rows(world, newest(world), "judgments"), worker_files.labels_in(world, current)) == (
+        3,
+        3,
+    )
+
+
+def test_the_failed_attempt_is_kept_with_its_curves_settings_and_reason(
+    loop: Loop, world: Database
+):
+    in_phase(world, "policy", reward_model="reward-1")
+    failed = stop(loop)
+    made = directory(world, failed)
+    measured = Metric(run=failed.id, seq=1, step=1, name="kl/reference", value=42.0)
+    flag = RunNote(run=failed.id, seq=2, step=1, kind="flag", name="kl_high", message="KL is 42")
+    runs.ingest(world, replace(failed, ingested_seq=2), [measured], [flag])
+    leave_a_checkpoint(world, failed)
+    before = runs.get(world, failed.id)
+    loop.retry(failed.id, {"ppo.kl_weight": "0.4"})
+    retried = newest(world)
+    assert (retried.id != failed.id, retried.attempt, retried.status) == (True, 2, "running")
+    assert runs.get(world, failed.id) == before
+    assert before.config["ppo"]["kl_weight"] == made.job().config.ppo.kl_weight == 0.05
+    assert retried.config["ppo"]["kl_weight"] == 0.4
+    assert runs.metrics(world, failed.id)["value"].tolist() == [42.0]
+    assert [note.message for note in runs.notes(world, failed.id)] == ["KL is 42"]
+    assert (made.inputs / "prompts.parquet").exists()
+    assert not made.checkpoint.exists()
+    (changed,) = run_settings.changed(runs.listing(world), retried)
+    assert (changed.name, changed.before, changed.now) == ("ppo.kl_weight", 0.05, 0.4)
+    assert runs.attempts(runs.listing(world), retried) == [before, retried]
+    with pytest.raises(ValueError, match="no longer waits for"):
+        loop.resume(failed.id)
+
+
+def test_the_retry_is_the_newest_run_even_if_the_clock_was_set_back(
+    loop: Loop, world: Database, monkeypatch: pytest.MonkeyPatch
+):
+    in_phase(world, "evaluating")
+    failed = stop(loop)
+    monkeypatch.setattr(jobs, "now", lambda: failed.created_at - timedelta(hours=1))
+    loop.retry(failed.id)
+    found = runs.newest(world, 2, "evaluate")
+    assert found is not None
+    assert (found.attempt, runs.listing(world)[-1]) == (2, found)
+
+
+def test_a_resumed_run_counts_the_seconds_of_each_attempt(loop: Loop, world: Database):
+    in_phase(world, "policy", reward_model="reward-1")
+    failed = stop(loop)
+    leave_a_checkpoint(world, failed)
+    first = failed.seconds
+    assert first is not None
+    assert 0 <= first < 60
+    # The web process noticed the end only a day later: the last file written is what counts.
+    begun = failed.created_at - timedelta(days=1)
+    runs.save(world, replace(failed, created_at=begun, seconds=3600.0))
+    loop.resume(failed.id)
+    running = runs.get(world, failed.id)
+    assert runs.working_seconds(world, running) is None
+    assert running.started_at is not None
+    loop.advance()
+    ended = loop.stopped()
+    assert ended.seconds is not None
+    assert 3600 <= ended.seconds < 3660
+    assert runs.working_seconds(world, ended) == ended.seconds
 
 
 # --- what cannot be taken over ----------------------------------------------------------------
@@ -275,7 +354,7 @@ def test_outputs_that_cannot_be_taken_over_are_a_failure_to_retry(loop: Loop, wo
     assert (failed.id, failed.reason) == (run.id, "sampling produced no comparisons")
     assert (made.result(), made.failure()) == (None, failed.reason)
     loop.retry(run.id, {"sampling.temperatures": "[1.0, 0.5]"})
-    assert job(world, run).config.sampling.temperatures == (1.0, 0.5)
+    assert job(world, newest(world)).config.sampling.temperatures == (1.0, 0.5)
 
 
 def test_predictions_that_cannot_be_taken_over_leave_no_reward_model_behind(
@@ -448,8 +527,8 @@ def test_a_retry_of_fine_tuning_reads_the_base_model_that_its_settings_name(
     other = save_tiny(tmp_path / "other")
     failed = untuned.stopped()
     untuned.retry(failed.id, {"model.name": str(other)}, by_operator=True)
-    assert job(db, failed).models["policy"] == str(other)
-    assert len(pd.read_parquet(directory(db, failed).inputs / "examples.parquet")) == 1
+    assert job(db, newest(db)).models["policy"] == str(other)
+    assert len(pd.read_parquet(directory(db, newest(db)).inputs / "examples.parquet")) == 1
     untuned.advance()
     untuned.shut_down()
 
@@ -463,4 +542,4 @@ def test_nothing_is_trained_on_a_model_that_a_restore_did_not_bring(world: Datab
         ValueError, match=r"models/policy-1 is missing from .*a backup does not contain models"
     ):
         loop.retry(failed.id)
-    assert runs.get(world, failed.id).attempt == 1
+    assert newest(world) == failed

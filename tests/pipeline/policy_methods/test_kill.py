@@ -314,7 +314,8 @@ def test_killed_and_resumed_by_jobs_the_stored_run_is_whole(db, models):
             if directory.has_checkpoint():
                 jobs.resume(name)
             else:
-                jobs.retry(name, replace(job, run=name), fill=fill)
+                name = jobs.retry(name, replace(job, run=f"{name}-again"), fill=fill).id
+                directory = jobs.directory(runs.get(db, name))
         assert ended(jobs).status == "succeeded", directory.failure()
     broken, whole = (jobs.directory(runs.get(db, name)) for name in ("broken", "whole"))
     assert broken.job().attempt == 6
