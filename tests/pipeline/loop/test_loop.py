@@ -256,7 +256,8 @@ def test_a_failed_stage_says_why_and_can_be_retried(db: Database, loop: Loop, ti
     with pytest.raises(ValueError, match=r"'sampling.batsh'; did you mean"):
         loop.retry(blocked.id, {"sampling.batsh": "7"})
     loop.retry(blocked.id, {"sampling.batch": "7"})
-    assert RunDirectory(db.workspace / blocked.directory).job().config.sampling.batch == 7
+    retried = runs.listing(db)[-1]
+    assert RunDirectory(db.workspace / retried.directory).job().config.sampling.batch == 7
     assert iterations.latest(db).settings["sampling.batch"] == "7"
     advance(loop, in_phase(db, "labeling"))
     assert comparisons.get(db, db.read("SELECT id FROM comparisons LIMIT 1")[0]["id"])
@@ -296,14 +297,14 @@ def test_a_worker_that_does_not_stop_when_asked_is_killed(
     assert runs.get(db, run.id).status == "cancelled"
 
 
-def test_a_run_resumed_after_a_cancel_is_not_being_cancelled(db: Database, loop: Loop) -> None:
+def test_a_run_retried_after_a_cancel_is_not_being_cancelled(db: Database, loop: Loop) -> None:
     add_prompts(db)
     advance(loop, lambda: bool(runs.listing(db)))
     run = runs.listing(db)[-1]
     loop.cancel(run.id)
     advance_until_stopped(loop)
     loop.retry(run.id)
-    assert not runs.cancelling(db, runs.get(db, run.id))
+    assert not runs.cancelling(db, runs.listing(db)[-1])
     advance(loop, in_phase(db, "labeling"))
 
 

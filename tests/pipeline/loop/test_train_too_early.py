@@ -200,6 +200,8 @@ def test_the_model_that_comes_of_it_has_the_new_snapshot(loop: Loop, world: Data
 def test_only_a_stopped_reward_stage_can_be_left(loop: Loop, world: Database, failed: Run):
     loop.retry(failed.id)
     with pytest.raises(ValueError, match="only a stopped run"):
+        loop.label_more(runs.listing(world)[-1].id)
+    with pytest.raises(ValueError, match="no longer waits for"):
         loop.label_more(failed.id)
     add_iteration(world, 2, phase="policy", policy_produced=None, reward_model="reward-2")
     ppo = stop(loop)

@@ -303,7 +303,8 @@ def test_killed_anywhere_in_a_save_a_whole_one_is_left(forks, tmp_path, step):
 def test_killed_and_resumed_by_jobs_the_stored_run_is_whole(db, models):
     jobs, chance = Jobs(db), random.Random(5)
     job = make_job("policy", models, **STATEFUL)
-    for name, kills in (("whole", 0), ("broken", 5)):
+    names = []
+    for name, kills in (("broken", 5), ("whole", 0)):
         directory = jobs.directory(jobs.start(replace(job, run=name), fill=fill))
         for _ in range(kills):
             told = updates_told(directory)
@@ -317,7 +318,8 @@ def test_killed_and_resumed_by_jobs_the_stored_run_is_whole(db, models):
                 name = jobs.retry(name, replace(job, run=f"{name}-again"), fill=fill).id
                 directory = jobs.directory(runs.get(db, name))
         assert ended(jobs).status == "succeeded", directory.failure()
-    broken, whole = (jobs.directory(runs.get(db, name)) for name in ("broken", "whole"))
+        names.append(name)
+    broken, whole = (jobs.directory(runs.get(db, name)) for name in names)
     assert broken.job().attempt == 6
     assert_same_run(broken, whole)
     stored = [
@@ -326,10 +328,10 @@ def test_killed_and_resumed_by_jobs_the_stored_run_is_whole(db, models):
             for row in runs.metrics(db, name).to_dict("records")
             if not row["name"].startswith(TIMED)
         ]
-        for name in ("broken", "whole")
+        for name in names
     ]
     assert stored[0] == stored[1]
-    notes = [[replace(n, run="") for n in runs.notes(db, name)] for name in ("broken", "whole")]
+    notes = [[replace(n, run="") for n in runs.notes(db, name)] for name in names]
     assert notes[0] == notes[1]
     jobs.shut_down()  # a worker may outlive its last event for a moment
 
