@@ -1,5 +1,5 @@
-"""A Python client of a Kitestring studio: ``kitestring.Studio``.  It imports no part of the studio."""
+"""A Python client of a Kitestring studio: ``kitestring.Studio``, ``kitestring.Annotator``.  It imports no part of the studio."""
 
-from kitestring.client import Studio, StudioError
+from kitestring.client import Annotator, Studio, StudioError
 
-__all__ = ["Studio", "StudioError"]
+__all__ = ["Annotator", "Studio", "StudioError"]

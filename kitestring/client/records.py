@@ -684,3 +684,84 @@ class Answers:
     def frame(self) -> pd.DataFrame:
         """A row for each model."""
         return self.replies.frame()
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShownText:
+    """A text and the same as safe HTML."""
+
+    text: str
+    html: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShownMessage(ShownText):
+    """A message of the conversation."""
+
+    role: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShownPair:
+    """A pair as one annotator sees it: `a` is on the left."""
+
+    id: str
+    prompt: tuple[ShownMessage, ...]
+    a: ShownText
+    b: ShownText
+    notice: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Progress:
+    """An annotator's judgments in all, today and in this round (`done`), and the pairs `remaining`.
+
+    `form` is what they are asked about a pair, and `latest` the act that `undo` takes back.
+    """
+
+    judged: int
+    today: int
+    remaining: int
+    iteration: int | None
+    done: int
+    latest: str | None
+    form: Form
+    unread_answers: int
+    annotator: Mapping[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class OwnFigures:
+    """An annotator's own figures; shares are from 0 to 1, None without data."""
+
+    judgments: int
+    today: int
+    decided: int
+    left_rate: float | None
+    tie_rate: float | None
+    both_bad_rate: float | None
+    median_seconds: float | None
+    agreement: float | None
+    shared_pairs: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class OwnJudgment:
+    """A judgment of this annotator; `outcome` refers to their screen."""
+
+    id: str
+    outcome: ScreenOutcome
+    strength: int | None
+    edited: bool
+    live: bool
+    created_at: datetime
+    prompt: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabelingGuidelines:
+    """The guidelines in Markdown and as HTML."""
+
+    version: str
+    text: str
+    html: str

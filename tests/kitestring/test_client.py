@@ -15,7 +15,7 @@ import pandas as pd
 import pytest
 
 import kitestring
-from kitestring.client import Rows, Studio, StudioError
+from kitestring.client import Annotator, Rows, Studio, StudioError
 from kitestring.client.connection import TOKEN
 from kitestring.client.records import Point, Status
 from kitestring.client.rows import parsed
@@ -488,6 +488,49 @@ def test_a_viewer_reads_but_downloads_no_names(served, tmp_path):
         assert [path.name for path in tmp_path.iterdir()] == ["mine.jsonl"]
         with pytest.raises(StudioError, match="for researchers"):
             studio.people.list()
+
+
+@pytest.fixture
+def ann(served: ServedStudio) -> Iterator[Annotator]:
+    with Annotator(served.url, token=served.token("Anouk", "annotator")) as ann:
+        yield ann
+
+
+def test_an_annotator_judges_the_pairs_of_the_queue(served, ann):
+    before = ann.progress()
+    asked = [pair for pair, _ in zip(ann.pairs(at_once=2), range(5), strict=False)]
+    assert len({pair.id for pair in asked}) == 5  # those of the first request are not asked again
+    one, two, three, four, _ = asked
+    assert one.prompt[-1].role == "user"
+    judged = ann.judge(
+        one, "a", strength=2, comment="Shorter.", reasons={"b": ["too long"]}, milliseconds=900
+    )
+    ann.judge(two.id, "tie")
+    assert ann.progress().judged == before.judged + 2
+    stored = served.db.read("SELECT * FROM judgments WHERE id = $id", id=judged)[0]
+    assert (stored["comparison"], stored["strength"], stored["comment"]) == (one.id, 2, "Shorter.")
+    revised = ann.judge(one, "b", replaces=judged)
+    assert ann.judgment(revised)["judgment"]["outcome"] == "b"
+    assert [each.id for each in ann.judgments().rows(1)] == [revised]
+    assert {each.outcome for each in ann.judgments()} == {"b", "tie"}
+    ann.skip(three)
+    flagged = ann.flag(four, "Cut off.")
+    assert ann.progress().latest == flagged
+    ann.undo()
+    assert ann.progress().latest != flagged
+    assert ann.release([four.id]) == 1
+    assert ann.figures().judgments == 2
+    assert "<" in ann.guidelines().html
+    with pytest.raises(StudioError) as error:
+        ann.undo(judged)  # it was revised
+    assert error.value.status == 409
+
+
+def test_an_annotator_gets_each_pair_once_and_then_the_end(served):
+    with Annotator(served.url, token=served.token("Otto", "annotator")) as otto:
+        count = sum(1 for pair in otto.pairs(at_once=16) if otto.judge(pair, "a"))
+        assert count == otto.progress().judged > 5
+        assert list(otto.pairs()) == []
 
 
 def test_a_wrong_token_says_how_to_get_another(served):
