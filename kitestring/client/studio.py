@@ -111,7 +111,7 @@ class Studio:
 
     @route("POST", f"{API}/loop/retry")
     def retry(self, settings: Settings | None = None) -> str:
-        """Run the stopped stage again from scratch with these settings; returns the run's id."""
+        """Run the stopped stage again from scratch with these settings; returns the new run's id."""
         return self._at.post(f"{API}/loop/retry", {"overrides": _texts(settings)})["run"]
 
     @route("POST", f"{API}/loop/label-more")

@@ -132,9 +132,8 @@ def _training_routes(db: Database, loop: Loop) -> APIRouter:
 
     @routes.post("/retry")
     def retry(overrides: Overrides = {}) -> dict[str, str]:  # noqa: B006
-        run = stopped()
-        loop.retry(run, overrides)
-        return {"run": run}
+        loop.retry(stopped(), overrides)
+        return {"run": runs.listing(db)[-1].id}  # a retry is a new run
 
     @routes.post("/label-more")
     def label_more() -> dict[str, str]:
