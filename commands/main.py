@@ -16,6 +16,7 @@ from commands import (
     playground,
     project,
     prompts,
+    push,
     reward,
     serve,
     simulate,
@@ -27,7 +28,20 @@ from commands.app import app
 from storage.errors import NotFound, explain
 
 MODULES = (
-    *(serve, loop, data, prompts, gold, judgments, adjudicate, flags, webhooks, reward, playground),
+    *(
+        serve,
+        loop,
+        data,
+        push,
+        prompts,
+        gold,
+        judgments,
+        adjudicate,
+        flags,
+        webhooks,
+        reward,
+        playground,
+    ),
     *(studies, simulate, sycophancy, audit, project),
 )
 app.registered_commands.sort(

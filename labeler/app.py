@@ -23,6 +23,8 @@ from labeler.research.api.routes import api_routes, openapi_routes
 from labeler.research.data.importing.jobs import Imports
 from labeler.research.data.importing.routes import import_routes
 from labeler.research.models.playground.routes import playground_routes
+from labeler.research.models.publishing.jobs import Pushes
+from labeler.research.models.publishing.routes import push_routes
 from labeler.research.runs.routes import run_routes
 from labeler.security.access import GRANTS, AccessMiddleware, rules
 from labeler.security.accounts import (
@@ -95,6 +97,7 @@ def create_app(
         download_routes(db, loop),
         upload_routes(db, uploads, too_long),
         import_routes(Imports(db, uploads, too_long)),
+        push_routes(Pushes(db)),
         run_routes(db, loop),
         playground_routes(db, generation),
         *api_routes(

@@ -21,7 +21,7 @@ from storage.browsing.commands import data_commands
 from storage.browsing.runs import KL, REWARD, Comparison, LastValues, compare
 from storage.engine import backup
 from storage.engine.database import Database
-from storage.exporting import exports
+from storage.exporting import exports, model_push
 from storage.importing.detect import ImportKind
 from storage.importing.hub_files import local_file
 from storage.importing.long_rows import TooLong
@@ -54,6 +54,8 @@ class Commands:
             "lineage.graph": self._lineage_graph,
             "import": self._import,
             "export": partial(exports.export, db),
+            "push": self._push,
+            "push.plan": partial(model_push.plan, db),
             "backup": self._backup,
             "verify": partial(backup.verify, db),
             "iteration": self._iteration,
@@ -113,6 +115,9 @@ class Commands:
     def _lineage_graph(self) -> dict[str, Any]:
         found = lineage_graph(self._db)
         return {"graph": to_json(found), "text": render_graph(found)}
+
+    def _push(self, model: str, repository: str, private: bool = True) -> model_push.Pushed:
+        return model_push.push_model(self._db, model, repository, private=private)
 
     def _backup(self, target: str) -> dict[str, str]:
         made = backup.backup(self._db, Path(target))

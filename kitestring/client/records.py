@@ -634,6 +634,22 @@ class ImportJob:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Push:
+    """A push of a model to the hub: its `phase`, the bytes `sent` of `bytes`, and at the end the
+    repository's `url`."""
+
+    id: str
+    model: str
+    repository: str
+    private: bool
+    phase: str
+    sent: int
+    bytes: int | None
+    error: str | None
+    url: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
 class Models:
     """The models that can be asked; `reason` says why none can reply now."""
 

@@ -14,6 +14,7 @@ from kitestring.client.connection import Connection, StudioError, part, route
 from kitestring.client.data import Adjudications, GoldPairs, Prompts
 from kitestring.client.imports import Imports
 from kitestring.client.playground import Playground
+from kitestring.client.pushes import Pushes
 from kitestring.client.records import (
     Curves,
     EvaluationResponse,
@@ -65,6 +66,7 @@ class Studio:
         self.adjudication = Adjudications(self._at)
         self.gold = GoldPairs(self._at)
         self.imports = Imports(self._at)
+        self.pushes = Pushes(self._at)
         self.people = People(self._at)
         self.project = Project(self._at)
         self.webhooks = Webhooks(self._at)

@@ -25,6 +25,7 @@ from labeler.research.data.marks.tab import MarksTab
 from labeler.research.data.prompts.tab import PromptsTab
 from labeler.research.models.lineage.tab import LineageTab
 from labeler.research.models.playground.tab import PlaygroundTab
+from labeler.research.models.publishing.tab import PublishTab
 from labeler.research.models.reward.tab import RewardTab
 from labeler.research.models.samples.tab import SamplesTab
 from labeler.research.models.verdicts.tab import VerdictsTab
@@ -88,6 +89,7 @@ def pages(
             "Playground": PlaygroundTab,
             "Samples": lambda: SamplesTab(db),
             "Lineage": lambda: LineageTab(db),
+            "Publish": PublishTab,
         },
         "Data": {
             "Judgments": lambda: JudgmentsTab(db),

@@ -21,8 +21,8 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, TypeVar
 
+from storage.control import CANCEL_SECONDS, Control
 from storage.engine.database import Database
-from storage.importing.control import CANCEL_SECONDS, Control
 from storage.importing.sheet import ImportInterrupted
 from storage.importing.target import Batch, Stored, target_of
 

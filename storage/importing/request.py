@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, get_args
 
+from storage.control import Control
 from storage.engine.database import Database
 from storage.exporting.writing import safe_text
 from storage.importing import imports
 from storage.importing.apart import import_apart
-from storage.importing.control import Control
 from storage.importing.detect import ImportKind
 from storage.importing.long_rows import LengthCheck, TooLong
 from storage.importing.row_notes import MAX_NOTES, BadFile, BadRow, keeping

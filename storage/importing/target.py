@@ -12,9 +12,9 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from storage.control import CANCEL_SECONDS, Control
 from storage.engine.database import Database
 from storage.engine.transaction import Encoded, Transaction
-from storage.importing.control import CANCEL_SECONDS, Control
 from storage.records import Annotator, Judgment, Withdrawal
 from storage.tables.pseudonyms import key_of
 

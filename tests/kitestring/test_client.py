@@ -371,6 +371,18 @@ def test_a_file_is_previewed_and_imported(studio, tmp_path):
     assert studio.prompts.list(text="How do I hum?").total == 1
 
 
+def test_pushes_are_planned_and_need_files(studio):
+    assert studio.pushes.models()["models"] == []
+    for refused in (
+        lambda: studio.pushes.plan("policy-1"),
+        lambda: studio.pushes.start("policy-1", "no repository"),
+        lambda: studio.pushes.get("unknown"),
+        lambda: studio.pushes.cancel("unknown"),
+    ):
+        with pytest.raises(StudioError, match=r"has no files|is not a repository|is not known"):
+            refused()
+
+
 def test_models_are_asked_and_two_replies_sent(scripted, studio):
     known = studio.playground.models()
     assert known.reason is None

@@ -12,7 +12,7 @@ import pytest
 from fastapi.routing import APIRoute
 from openapi_spec_validator import validate
 
-from kitestring.client import Studio, annotator, data, imports, playground, records, studio, team
+from kitestring.client import Studio, annotator, data, imports, playground, pushes, records, studio, team
 from storage.engine.database import Database
 from tests.helpers.served_studio import ServedStudio, served_studio
 from tests.import_graph import ROOT
@@ -114,6 +114,8 @@ ROUTES = {
         f"webhooks.{act}": f"POST /research/api/webhooks/{{id}}/{act}"
         for act in ("test", "enable", "disable", "remove", "rotate")
     },
+    "push": "POST /research/api/pushes",
+    "push.plan": "GET /research/api/pushes/plan/{model}",
     "import": "POST /research/api/imports",
 }
 """The route of each command."""
@@ -161,7 +163,7 @@ def operations(document: dict[str, Any]) -> dict[str, dict[str, Any]]:
 def methods() -> dict[str, Callable[..., Any]]:
     """The client's method for each route."""
     found = {}
-    for module in (annotator, studio, data, imports, playground, team):
+    for module in (annotator, studio, data, imports, playground, pushes, team):
         for _, kind in inspect.getmembers(module, inspect.isclass):
             if kind.__module__ == module.__name__:
                 for _, function in inspect.getmembers(kind, inspect.isfunction):

@@ -37,6 +37,7 @@ SECTIONS = {
     ("Models", "Verdicts"): "#standing",
     ("Models", "Samples"): "#samples",
     ("Models", "Lineage"): "#tree",
+    ("Models", "Publish"): "#publish form",
     ("Data", "Export"): "#export-link",
     ("Data", "Import"): "#prompts",
     ("Data", "Marked passages"): "#marked-passages",

@@ -81,7 +81,7 @@ def followed(client, id: str) -> dict[str, Any]:
         if job["phase"] in ("done", "failed", "cancelled"):
             return job
         time.sleep(0.05)
-    raise AssertionError(f"{job} did not end")
+    raise AssertionError("the job did not end")
 
 
 def stored(db, table="judgments") -> int:

@@ -80,6 +80,8 @@ RESEARCH: dict[str, frozenset[str]] = {
     "/research/download/evidence": frozenset({"GET"}),
     "/research/upload/pairs": ACT, "/research/upload/file": ACT,
     "/research/api/imports": ACT, "/research/api/imports/0": frozenset({"GET"}),
+    "/research/api/pushes": ACT | {"GET"}, "/research/api/pushes/0/cancel": ACT,
+    **dict.fromkeys(("/research/api/pushes/0", "/research/api/pushes/plan/0"), frozenset({"GET"})),
     "/research/api/imports/0/cancel": ACT, "/research/download/left-out": frozenset({"GET"}),
     **dict.fromkeys((f"/research/api/{name}" for name in READ_BY_VIEWERS), frozenset({"GET"})),
     **dict.fromkeys((f"/research/api/{name}" for name in READ_BY_RESEARCHERS), frozenset({"GET"})),
@@ -111,7 +113,7 @@ def allowed(role: str, path: str) -> frozenset[str]:
     if path.startswith("/research") and path.removeprefix("/research") in PAGE:
         return READ if role in READING else frozenset()
     closed = ("/research/upload", "/research/download/audit", "/research/api/playground")
-    closed += ("/research/api/imports", "/research/download/left-out")
+    closed += ("/research/api/imports", "/research/api/pushes", "/research/download/left-out")
     closed += tuple(f"/research/api/{name}" for name in (*READ_BY_RESEARCHERS, *BOTH))
     if role in VIEWERS and (path.startswith(closed) or path == "/research/download/evidence"):
         return frozenset()

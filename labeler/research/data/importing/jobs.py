@@ -14,10 +14,10 @@ from typing import Any, Literal
 
 from labeler.html.components import sentence
 from labeler.uploads import MAX_REPORTED_ROWS, MAX_ROWS, Uploads
+from storage.control import Control, ImportCancelled
 from storage.engine.database import Database
 from storage.errors import Conflict, NotFound, StorageUnavailable
 from storage.importing.apart import import_apart
-from storage.importing.control import Control, ImportCancelled
 from storage.importing.detect import Detected, ImportKind, detect
 from storage.importing.hub_files import PREFIX, local_file
 from storage.importing.long_rows import TooLong

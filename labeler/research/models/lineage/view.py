@@ -8,6 +8,7 @@ from labeler.html import components
 from labeler.html.components import Markup
 from storage.records import ModelVersion
 from storage.reports import RewardFigures, from_json
+from storage.tables.models import MODELS
 from storage.tables.runs import method_made
 
 
@@ -62,8 +63,14 @@ def _node(model: ModelVersion) -> Markup:
         facts.append(f"accuracy {components.percent(accuracy, 1)}")
     if model.snapshot:
         facts.append(f"labels {model.snapshot}")
-    return Markup('<div class="ks-node">{}<b>{}</b><span class="ks-detail">{}</span></div>').format(
+    push = Markup('<a class="ks-acts" href="{}">Push to the Hub</a>').format(
+        f"?tab=models&section=publish&model={model.id}"
+    )
+    return Markup(
+        '<div class="ks-node">{}<b>{}</b><span class="ks-detail">{}</span>{}</div>'
+    ).format(
         components.badge(model.role, _TONES.get(model.role, "neutral")),
         model.name,
         " · ".join(facts),
+        push if model.path.startswith(f"{MODELS}/") else "",
     )

@@ -1,4 +1,4 @@
-"""The progress of an import that somebody watches, and their request to cancel it."""
+"""The progress of an import or a push that somebody watches, and their request to cancel it."""
 
 from __future__ import annotations
 
@@ -24,6 +24,9 @@ class Control:
         self._cancelled = False
         self.total: int | None = None
         self.stored = 0
+        self.of_bytes: int | None = None
+        """Of a push to the hub: bytes to send; `sent` of them are sent."""
+        self.sent = 0
 
     def cancel(self) -> bool:
         """Cancel; False if the import has started to store and will be completed."""
@@ -36,7 +39,7 @@ class Control:
         """Raise `ImportCancelled` if the import was cancelled."""
         with self._lock:
             if self._cancelled:
-                raise ImportCancelled("the import was cancelled; nothing was stored")
+                raise ImportCancelled("it was cancelled; nothing was stored")
 
     def start_storing(self, total: int) -> None:
         """From here on, the import cannot be cancelled; raises `ImportCancelled` if it was.
@@ -46,5 +49,5 @@ class Control:
         self.require_wanted()
         with self._lock:
             if self._cancelled:
-                raise ImportCancelled("the import was cancelled; nothing was stored")
+                raise ImportCancelled("it was cancelled; nothing was stored")
             self.total, self.stored = total, 0

@@ -1,0 +1,1 @@
+"""The Publish section: a model as a repository of the Hugging Face hub."""

@@ -1,0 +1,72 @@
+"""The model card of a push, in the hub's format: YAML, then Markdown.  Annotators are not named."""
+
+from __future__ import annotations
+
+import json
+
+from storage.records import ModelVersion
+
+MARK = "<!-- written by Kitestring -->"
+_METHODS = {"ppo": "PPO", "rloo": "RLOO", "dpo": "DPO", "best-of-n": "best-of-N"}
+
+
+def card(
+    version: ModelVersion,
+    *,
+    base: str | None,
+    verdict: str | None,
+    lineage: str,
+    reward_model: ModelVersion | None,
+) -> str:
+    """The card: what the model is, how it was trained, its verdict and its lineage."""
+    return "\n".join([*_metadata(version, base), "", MARK, "", *_text(version, verdict, reward_model),
+                      "## Lineage", "", "```", lineage, "```", ""])  # fmt: skip
+
+
+def _metadata(version: ModelVersion, base: str | None) -> list[str]:
+    method = version.summary.get("method", "ppo") if version.role == "policy" else None
+    tags = ["kitestring", "rlhf", *([str(method)] if method else [])]
+    tags += ["reward-model"] if version.role == "reward" else []
+    task = "text-classification" if version.role == "reward" else "text-generation"
+    return [
+        "---",
+        "library_name: transformers",
+        f"pipeline_tag: {task}",
+        f"tags: {json.dumps(tags)}",
+        *([f"base_model: {json.dumps(base)}"] if base else []),
+        "# license: fill in the license of this model",
+        "---",
+    ]
+
+
+def _text(
+    version: ModelVersion, verdict: str | None, reward_model: ModelVersion | None
+) -> list[str]:
+    lines = [f"# {version.name}", ""]
+    turn = f" in iteration {version.iteration}" if version.iteration else ""
+    if version.role == "policy":
+        name = str(version.summary.get("method", "ppo"))
+        lines += [
+            f"A policy trained by {_METHODS.get(name, name)} from human preferences{turn}, with Kitestring."
+        ]
+        if name == "best-of-n":
+            lines += [
+                "The weights are those of the SFT model; the reward model chooses among its samples."
+            ]
+    elif version.role == "reward":
+        lines += [f"A reward model trained on human preferences{turn} (Bradley-Terry)."]
+    else:
+        lines += ["The SFT model: the reference from which the policies were trained."]
+    facts = []
+    measured = version if version.role == "reward" else reward_model
+    if measured is not None:
+        if version.role != "reward":
+            facts.append(f"* Reward model: {measured.name}")
+        if isinstance(accuracy := measured.summary.get("accuracy"), int | float):
+            facts.append(f"* Accuracy of the reward model on held-out preferences: {accuracy:.1%}")
+    if verdict:
+        facts.append(
+            f"* Verdict of the promotion gate against SFT, by people's judgments: {verdict}"
+        )
+    facts.append("* Not evaluated for safety. Say for which use the model is meant.")
+    return [*lines, "", *facts, ""]

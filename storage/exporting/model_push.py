@@ -1,0 +1,209 @@
+"""Push of a trained model to the Hugging Face hub: what is uploaded, its card, and the upload.
+
+The token is that of the environment variable HF_TOKEN or of the file `TOKEN` in the workspace.  It is
+in no answer, message or log.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+
+from huggingface_hub import CommitOperationAdd, HfApi
+from huggingface_hub.errors import HTTPError
+
+from storage import lineage
+from storage.control import Control
+from storage.engine.database import Database
+from storage.errors import NotFound
+from storage.exporting.model_card import card
+from storage.records import ModelVersion
+from storage.tables import audit, iterations, models
+
+TOKEN = "hub-token"
+"""The file in the workspace with a token of the hub; only its owner may read it."""
+_CARD = "README.md"
+_REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}")
+
+
+@dataclass(frozen=True)
+class UploadedFile:
+    """A file of the upload and its size."""
+
+    name: str
+    bytes: int
+
+
+@dataclass(frozen=True)
+class PushPlan:
+    """What a push of `model` uploads: its files and its `card`, which becomes README.md."""
+
+    model: str
+    files: tuple[UploadedFile, ...]
+    bytes: int
+    card: str
+
+
+@dataclass(frozen=True)
+class Pushed:
+    """A finished push: the repository and its address."""
+
+    model: str
+    repository: str
+    url: str
+    private: bool
+    files: int
+    bytes: int
+
+
+def pushable(db: Database) -> list[ModelVersion]:
+    """The models that were trained here and whose files are here, the newest first."""
+    return [m for m in reversed(models.listing(db)) if _folder(db, m) is not None]
+
+
+def plan(db: Database, model: str) -> PushPlan:
+    """What a push would upload.  NotFound for an unknown model, ValueError for one without files."""
+    version = models.get(db, model)
+    folder = _folder(db, version)
+    if folder is None:
+        raise ValueError(
+            f"{model} has no files in this workspace; only models that were trained here can be pushed"
+        )
+    paths = [path for path in _paths(folder) if path.name != _CARD or path.parent != folder]
+    files = [UploadedFile(str(p.relative_to(folder)), p.stat().st_size) for p in paths]
+    text = card(
+        version,
+        base=_base(db),
+        verdict=_verdict(db, version),
+        lineage=lineage.render(lineage.lineage(db, model)),
+        reward_model=_known(db, version.reward_model),
+    )
+    files.append(UploadedFile(_CARD, len(text.encode())))
+    return PushPlan(model, tuple(files), sum(each.bytes for each in files), text)
+
+
+def push_model(
+    db: Database,
+    model: str,
+    repository: str,
+    *,
+    private: bool = True,
+    control: Control | None = None,
+) -> Pushed:
+    """Upload a model as a repository, in one commit.
+
+    `control` counts bytes, and can cancel the push between two files: the repository exists then, and
+    has no commit.  Raises ValueError if the hub refuses, or if `private` and the repository is public.
+    """
+    control, planned = control or Control(), plan(db, model)
+    token = hub_token(db.workspace)
+    check_repository(repository)
+    control.of_bytes = planned.bytes
+    hub = HfApi(token=token)
+    try:
+        hub.create_repo(repository, private=private, exist_ok=True)
+        if private and not hub.repo_info(repository).private:
+            raise ValueError(
+                f"{repository} is already a public repository, and this push is private; choose another "
+                "name, or push it as public"
+            )
+        url = _commit(hub, db, planned, repository, control)
+    except (HTTPError, OSError) as problem:
+        reason = (str(problem).strip().splitlines() or [type(problem).__name__])[0]
+        raise ValueError(
+            f"the hub refused {repository}: {reason.replace(token, '…')} (check that the token can write "
+            "there)"
+        ) from None
+    audit.note(db, "push", model, repository=repository, private=private)
+    return Pushed(model, repository, url, private, len(planned.files), planned.bytes)
+
+
+def _commit(hub: HfApi, db: Database, planned: PushPlan, repository: str, control: Control) -> str:
+    folder = _folder(db, models.get(db, planned.model))
+    assert folder is not None
+    operations: list[CommitOperationAdd] = []
+    for file in planned.files:
+        control.require_wanted()
+        content = planned.card.encode() if file.name == _CARD else str(folder / file.name)
+        operation = CommitOperationAdd(file.name, content)
+        # Large files are sent one by one, so that somebody can follow; small ones go with the commit.
+        hub.preupload_lfs_files(repository, [operation])
+        operations.append(operation)
+        control.sent += file.bytes
+    control.start_storing(len(operations))  # from here on it cannot be cancelled
+    hub.create_commit(
+        repository, operations, commit_message=f"{planned.model}, trained with Kitestring"
+    )
+    return f"{hub.endpoint}/{repository}"
+
+
+def hub_token(workspace: Path) -> str:
+    """The token for a push; ValueError if there is none, or if others can read its file."""
+    if token := os.environ.get("HF_TOKEN", "").strip():
+        return token
+    file = workspace / TOKEN
+    if not file.is_file():
+        raise ValueError(
+            f"there is no token for the hub; set HF_TOKEN and restart the server, or write a token into the "
+            f"file {TOKEN} of the workspace"
+        )
+    if stat.S_IMODE(file.stat().st_mode) & 0o077:
+        raise ValueError(f"other users of this machine can read {file}; run `chmod 600 {file}`")
+    if not (token := file.read_text(encoding="utf-8").strip()):
+        raise ValueError(f"{file} is empty; write a token of the hub into it")
+    return token
+
+
+def check_repository(name: str) -> None:
+    """ValueError unless the name is OWNER/NAME."""
+    if not _REPOSITORY.fullmatch(name):
+        raise ValueError(f"{name!r} is not a repository; write OWNER/NAME, such as my-lab/policy-3")
+
+
+def _folder(db: Database, version: ModelVersion) -> Path | None:
+    """The model's own directory in the workspace, if it has files."""
+    if version.role not in ("sft", "policy", "reward"):
+        return None
+    own = (db.workspace / models.MODELS).resolve()
+    folder = (db.workspace / version.path).resolve() if version.path else own
+    if own not in folder.parents or not folder.is_dir() or not _paths(folder):
+        return None
+    return folder
+
+
+def _paths(folder: Path) -> list[Path]:
+    """Regular files of a model; hidden ones and links are left out."""
+    return sorted(
+        path
+        for path in folder.rglob("*")
+        if path.is_file()
+        and not path.is_symlink()
+        and not any(part.startswith(".") for part in path.relative_to(folder).parts)
+    )
+
+
+def _base(db: Database) -> str | None:
+    """The id on the hub of the model that training started from, if it has one."""
+    first = next(
+        (m for m in models.listing(db, role="sft") if not m.path.startswith(models.MODELS)), None
+    )
+    path = first.path if first else ""
+    return path if _REPOSITORY.fullmatch(path) and not (db.workspace / path).exists() else None
+
+
+def _known(db: Database, model: str | None) -> ModelVersion | None:
+    try:
+        return models.get(db, model) if model else None
+    except NotFound:
+        return None
+
+
+def _verdict(db: Database, version: ModelVersion) -> str | None:
+    """The gate's verdict on a policy, where one is stored."""
+    for each in iterations.listing(db):
+        if each.policy_sampled == version.id and each.verdict:
+            return each.verdict
+    return None

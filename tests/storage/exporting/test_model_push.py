@@ -1,0 +1,157 @@
+"""A trained model on the hub: which files, which card, whose token; against a stand-in on localhost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from storage.commands import Commands
+from storage.control import Control, ImportCancelled
+from storage.engine.database import Database
+from storage.errors import NotFound
+from storage.exporting.model_push import TOKEN as FILE
+from storage.exporting.model_push import hub_token, plan, push_model, pushable
+from storage.records import Iteration, ModelVersion, Snapshot, now
+from tests.helpers.model_hub import TOKEN, ModelHub, model_hub
+
+WEIGHTS = b"w" * 5_000
+
+
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModelHub]:
+    with model_hub(monkeypatch) as found:
+        yield found
+
+
+@pytest.fixture
+def db(tmp_path: Path) -> Iterator[Database]:
+    with Database.open(tmp_path / "study") as db:
+        fill(db)
+        yield db
+
+
+def fill(db: Database) -> None:
+    """SFT by its id on the hub, a reward model, and two policies; policy-1 has files."""
+    folder = db.workspace / "models" / "policy-1"
+    (folder / "sub").mkdir(parents=True)
+    (folder / "config.json").write_text("{}")
+    (folder / "sub" / "model.safetensors").write_bytes(WEIGHTS)
+    (folder / ".hidden").write_text("x")
+    (folder / "link").symlink_to("/etc/passwd")
+    (folder / "README.md").write_text("of another tool")
+    when = now()
+    db.write(lambda tx: tx.store(
+        ModelVersion(id="sft-1", role="sft", name="SFT", path="lab/small-model"),
+        Snapshot(hash="s-1", iteration=1, judgments=(), created_at=when),
+        ModelVersion(id="reward-1", role="reward", name="reward-1", iteration=1, snapshot="s-1", summary={"accuracy": 0.712}),
+        ModelVersion(id="policy-1", role="policy", name="policy-1", path="models/policy-1", parent="sft-1", iteration=1, reward_model="reward-1", summary={"method": "rloo"}),
+        ModelVersion(id="policy-2", role="policy", name="policy-2", path="models/../../elsewhere", parent="sft-1", iteration=2),
+        Iteration(number=2, policy_sampled="policy-1", verdict="promoted"),
+    ))  # fmt: skip
+
+
+def test_the_plan_has_the_files_of_the_model_and_a_card(db: Database) -> None:
+    found = plan(db, "policy-1")
+    assert [each.name for each in found.files] == [
+        "config.json",
+        "sub/model.safetensors",
+        "README.md",
+    ]
+    assert found.bytes == 2 + len(WEIGHTS) + len(found.card.encode())
+    assert 'base_model: "lab/small-model"' in found.card
+    assert 'tags: ["kitestring", "rlhf", "rloo"]' in found.card
+    assert "A policy trained by RLOO from human preferences in iteration 1" in found.card
+    assert "held-out preferences: 71.2%" in found.card
+    assert "by people's judgments: promoted" in found.card
+    assert "rewarded by reward-1" in found.card
+    assert [each.id for each in pushable(db)] == ["policy-1"]
+
+
+def test_a_model_without_files_here_is_refused(db: Database) -> None:
+    (db.workspace.parent / "elsewhere").mkdir()
+    (db.workspace.parent / "elsewhere" / "x").write_text("x")
+    for model in ("sft-1", "policy-2", "reward-1"):
+        with pytest.raises(ValueError, match="has no files in this workspace"):
+            plan(db, model)
+    with pytest.raises(NotFound):
+        plan(db, "policy-9")
+
+
+def test_a_push_is_private_and_one_commit_has_all_files(db: Database, hub: ModelHub) -> None:
+    control = Control()
+    done = push_model(db, "policy-1", "me/policy", control=control)
+    assert done.url == f"{hub.url}/me/policy"
+    assert hub.created[0]["visibility"] == "private"
+    assert hub.files == {
+        "config.json": b"{}", "sub/model.safetensors": WEIGHTS,
+        "README.md": plan(db, "policy-1").card.encode(),
+    }  # fmt: skip
+    assert (control.sent, control.of_bytes) == (done.bytes, done.bytes)
+    assert f"Bearer {TOKEN}" in hub.tokens
+
+
+def test_a_private_push_does_not_go_to_a_public_repository(db: Database, hub: ModelHub) -> None:
+    hub.public.add("me/policy")
+    with pytest.raises(ValueError, match="already a public repository"):
+        push_model(db, "policy-1", "me/policy")
+    assert hub.files == {}
+    push_model(db, "policy-1", "me/policy", private=False)
+    assert "config.json" in hub.files
+
+
+def test_a_cancelled_push_makes_no_commit(db: Database, hub: ModelHub) -> None:
+    control = Control()
+    control.cancel()
+    with pytest.raises(ImportCancelled):
+        push_model(db, "policy-1", "me/policy", control=control)
+    assert hub.files == {}
+
+
+def test_a_refusal_of_the_hub_does_not_tell_the_token(db: Database, hub: ModelHub) -> None:
+    hub.refuses = True
+    with pytest.raises(ValueError, match="the hub refused me/policy") as refused:
+        push_model(db, "policy-1", "me/policy")
+    assert TOKEN not in str(refused.value)
+    assert refused.value.__cause__ is None
+
+
+@pytest.mark.parametrize("name", ["policy", "a/b/c", "../x", "me/", "me/a b", "https://x/y"])
+def test_what_is_no_repository_is_refused_before_anything_is_sent(
+    db: Database, hub: ModelHub, name: str
+) -> None:
+    with pytest.raises(ValueError, match="is not a repository"):
+        push_model(db, "policy-1", name)
+    assert not hub.created
+
+
+def test_the_token_is_of_the_environment_or_of_a_file_of_the_owner(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_TOKEN", "hf_environment")
+    assert hub_token(tmp_path) == "hf_environment"
+    monkeypatch.delenv("HF_TOKEN")
+    with pytest.raises(ValueError, match="there is no token for the hub"):
+        hub_token(tmp_path)
+    file = tmp_path / FILE
+    file.write_text("hf_file\n")
+    file.chmod(0o644)
+    with pytest.raises(ValueError, match="chmod 600") as refused:
+        hub_token(tmp_path)
+    assert "hf_file" not in str(refused.value)
+    file.chmod(0o600)
+    assert hub_token(tmp_path) == "hf_file"
+    file.write_text(" \n")
+    with pytest.raises(ValueError, match="is empty"):
+        hub_token(tmp_path)
+
+
+def test_the_command_plans_and_pushes(db: Database, hub: ModelHub) -> None:
+    commands = Commands(db)
+    assert commands.call("push.plan", {"model": "policy-1"})["files"][0]["name"] == "config.json"
+    done = commands.call("push", {"model": "policy-1", "repository": "me/policy"})
+    assert (done["repository"], done["private"]) == ("me/policy", True)
+    assert "config.json" in hub.files
+    noted = commands.call("audit.list", {})
+    assert [each["subject"] for each in noted if each["action"] == "push"] == ["policy-1"]
