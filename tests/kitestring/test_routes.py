@@ -12,7 +12,17 @@ import pytest
 from fastapi.routing import APIRoute
 from openapi_spec_validator import validate
 
-from kitestring.client import Studio, annotator, data, imports, playground, pushes, records, studio, team
+from kitestring.client import (
+    Studio,
+    annotator,
+    data,
+    imports,
+    playground,
+    pushes,
+    records,
+    studio,
+    team,
+)
 from storage.engine.database import Database
 from tests.helpers.served_studio import ServedStudio, served_studio
 from tests.import_graph import ROOT
