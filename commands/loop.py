@@ -82,19 +82,39 @@ def runs_command(
     metric: Annotated[
         list[str], typer.Option(help="With --compare: a metric, by default reward and KL.")
     ] = [],  # noqa: B006
+    search: Annotated[
+        str, typer.Option(help="Words of a name, note, method, status or changed setting.")
+    ] = "",
+    status: Annotated[
+        str | None, typer.Option(help="running, succeeded, failed or cancelled.")
+    ] = None,
+    method: Annotated[str | None, typer.Option(help="Policies by this method, as dpo.")] = None,
+    name: Annotated[str | None, typer.Option(help='Name the run; "" removes the name.')] = None,
+    note: Annotated[str | None, typer.Option(help='Note on the run; "" removes it.')] = None,
     as_json: AsJson = False,
 ) -> None:
-    """List the runs and the settings that changed from run to run, show one run, or compare runs."""
-    if sum([run is not None, iteration is not None, bool(compare)]) > 1:
-        raise ValueError("give a run, --iteration or --compare, not several of them")
+    """List the runs and the settings that changed from run to run, show one run, or compare runs.
+
+    --name and --note describe one run.
+    """
+    filters = {"iteration": iteration, "search": search, "status": status, "method": method}
+    if (
+        sum([run is not None, any(v not in (None, "") for v in filters.values()), bool(compare)])
+        > 1
+    ):
+        raise ValueError(
+            "give a run, filters such as --iteration, or --compare, not several of them"
+        )
+    if run is None and (name is not None or note is not None):
+        raise ValueError("--name and --note describe one run: give its id")
     if compare:
         _compare(workspace, compare, metric, as_json=as_json)
         return
     with connect(workspace) as target:
+        if name is not None or note is not None:
+            target.call("runs.describe", id=run, name=name, note=note)
         found = (
-            target.call("runs.list", iteration=iteration)
-            if run is None
-            else target.call("runs.get", id=run)
+            target.call("runs.list", **filters) if run is None else target.call("runs.get", id=run)
         )
     if run is None and not as_json:
         for each in found:

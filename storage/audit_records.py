@@ -191,6 +191,15 @@ def of_prompt_edit(before: Entry | None, after: Entry) -> Noted | None:
     return None
 
 
+def of_run_label(before: Entry | None, after: Entry) -> Noted | None:
+    """A run got another name or note; the note itself is left out."""
+    known = before or {"name": "", "note": ""}
+    details = {"name": short(after["name"])} if after["name"] != known["name"] else {}
+    if after["note"] != known["note"]:
+        details["note"] = "changed" if after["note"] else "removed"
+    return Noted("run.described", after["run"], details) if details else None
+
+
 def of_flag_answer(before: Entry | None, after: Entry) -> Noted | None:
     """A researcher answered a flag."""
     return Noted("flag.answered", after["flag"]) if before is None else None

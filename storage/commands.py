@@ -29,9 +29,26 @@ from storage.importing.request import IMPORTERS, ImportRequest, run_import
 from storage.importing.sheet import ImportReport
 from storage.labeling import flag_answers, gold, judgments, model_judges
 from storage.lineage_graph import lineage_graph, render_graph
-from storage.records import Annotator, AnnotatorKind, AnnotatorRole, Run, new_id
+from storage.records import (
+    Annotator,
+    AnnotatorKind,
+    AnnotatorRole,
+    Run,
+    RunLabel,
+    RunStatus,
+    new_id,
+)
 from storage.reports import to_json
-from storage.tables import annotators, audit, iterations, models, run_settings, runs, tokens
+from storage.tables import (
+    annotators,
+    audit,
+    iterations,
+    models,
+    run_labels,
+    run_settings,
+    runs,
+    tokens,
+)
 
 
 class Commands:
@@ -62,6 +79,7 @@ class Commands:
             "runs.list": self._runs,
             "runs.get": self._run,
             "runs.compare": self._compare,
+            "runs.describe": self._describe_run,
             "evaluation.completions": self._evaluated,
             "flags.list": self._flags,
             "flags.answer": self._answer_flag,
@@ -160,24 +178,52 @@ class Commands:
                 seconds[run.stage] = seconds.get(run.stage, 0.0) + worked
         return _as_json(found) | {"seconds": seconds, "reward_model_summary": dict(fitted)}
 
-    def _runs(self, iteration: int | None = None) -> list[dict[str, Any]]:
-        """The runs, oldest first, each with the settings that the run of its kind before it had not."""
+    def _runs(
+        self,
+        iteration: int | None = None,
+        search: str = "",
+        status: RunStatus | None = None,
+        method: str | None = None,
+    ) -> list[dict[str, Any]]:
+        """The runs, oldest first, each with the settings that the run of its kind before it had not.
+
+        `search` has words of a name, note, method, status or changed setting; `method` is a method
+        of policies, such as dpo.
+        """
         listed = runs.listing(self._db)
         changed = run_settings.changed_in_all(listed)
         last = self._last_values.of(listed)
-        return [
-            _run_line(self._db, run)
-            | {"reward": last[run.id].get(REWARD), "KL": last[run.id].get(KL)}
-            | {"changed": {each.name: each.now for each in changed[run.id]}}
-            for run in listed
-            if iteration in (None, run.iteration)
-        ]
+        labels = run_labels.by_run(self._db)
+        rows = []
+        for run in listed:
+            label = labels.get(run.id, RunLabel(run=run.id))
+            settings = {each.name: each.now for each in changed[run.id]}
+            described = " ".join(f"{name}={value}" for name, value in settings.items())
+            if (
+                iteration in (None, run.iteration)
+                and status in (None, run.status)
+                and (method is None or (run.stage == "policy" and method == runs.kind(run)))
+                and run_labels.matches(run, label, search, changed=described)
+            ):
+                figures = {"reward": last[run.id].get(REWARD), "KL": last[run.id].get(KL)}
+                line = _run_line(self._db, run) | figures | {"changed": settings}
+                rows.append({"id": run.id, "name": label.name} | line)
+        return rows
+
+    def _describe_run(
+        self, id: str, name: str | None = None, note: str | None = None
+    ) -> dict[str, Any]:
+        """Give a run a name and a note; None changes nothing."""
+        return _as_json(run_labels.describe(self._db, id, name=name, note=note))
 
     def _run(self, id: str) -> dict[str, Any]:
         run, listed = runs.get(self._db, id), runs.listing(self._db)
         notes = runs.notes(self._db, run.id)
         earlier = run_settings.run_before(listed, run)
+        label = run_labels.of(self._db, run.id)
         return _run_line(self._db, run) | {
+            "name": label.name,
+            "note": label.note,
             "directory": run.directory,
             "reason": run.reason,
             "flags": [f"{n.name}: {n.message}" for n in notes if n.kind == "flag"],

@@ -91,6 +91,9 @@ MAX_ANSWER_LENGTH = 5_000
 """Characters of an answer to a flag."""
 MAX_REASON_LENGTH = 2_000
 """Characters of a researcher's reason."""
+MAX_RUN_NAME = 100
+MAX_RUN_NOTE = 5_000
+"""Characters of the name and the note of a run."""
 MAX_CATEGORY = 100
 """Characters of a category that a researcher gives to a prompt."""
 MAX_TAGS = 20
@@ -726,6 +729,27 @@ class Run:
         parts = self.directory.split("/")
         if parts[0] != "runs" or len(parts) < 2 or {"", ".", ".."} & {*parts}:
             raise ValueError(f"the directory {self.directory!r} of run {self.id!r} is not in runs/")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunLabel:
+    """The name and the note that researchers gave a run; the latest record of a run counts."""
+
+    run: str
+    name: str = ""
+    note: str = ""
+    researcher: str = ""
+    created_at: datetime = field(default_factory=now)
+
+    def __post_init__(self) -> None:
+        if not (self.name.isprintable() and len(self.name) <= MAX_RUN_NAME):
+            raise ValueError(
+                f"the name of a run must be one line of at most {MAX_RUN_NAME} characters"
+            )
+        if len(self.note) > MAX_RUN_NOTE or "\0" in self.note:
+            raise ValueError(
+                f"the note of a run has at most {MAX_RUN_NOTE:,} characters and no NUL"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -119,6 +119,8 @@ class Run:
     """A run in the list; `reward` and `kl` are its last values, `people` the win rate against SFT."""
 
     id: str
+    name: str
+    note: str
     stage: str
     method: str
     iteration: int
@@ -140,6 +142,8 @@ class RunDetails:
     """One run with its settings; `changed` compares them with an earlier run."""
 
     id: str
+    name: str
+    note: str
     iteration: int
     stage: str
     method: str | None

@@ -169,6 +169,11 @@ class Studio:
         """One run with its settings, and what changed in them."""
         return parsed(RunDetails, self._at.get(f"{API}/runs/{part(id)}"))
 
+    @route("POST", f"{API}/runs/{{id}}")
+    def describe_run(self, id: str, *, name: str | None = None, note: str | None = None) -> None:
+        """Give a run a name and a note; None changes nothing, "" removes it."""
+        self._at.post(f"{API}/runs/{part(id)}", {"name": name, "note": note}, again=True)
+
     @route("GET", f"{API}/runs/{{id}}/log")
     def log(self, id: str, tail: int = 200) -> str:
         """The last `tail` lines of a run's log."""

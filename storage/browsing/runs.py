@@ -12,8 +12,8 @@ from datetime import datetime
 from typing import Any
 
 from storage.engine.database import Database
-from storage.records import Run, RunStatus, Stage
-from storage.tables import iterations, run_settings, runs
+from storage.records import Run, RunLabel, RunStatus, Stage
+from storage.tables import iterations, run_labels, run_settings, runs
 
 MOST_COMPARED = 10
 """Runs whose curves are read at a time: more lines cannot be told apart."""
@@ -63,11 +63,14 @@ _SECONDS = """
 class RunSummary:
     """A run in a list; `policy` is the model that it made, if it made one.
 
+    `name` and `note` are those that a researcher gave, or "".
     `changed` has the settings that the newest earlier run of its kind had otherwise.  `reward` and
     `kl` (nats per response) are the last values reported; None if the run reports none.
     """
 
     id: str
+    name: str
+    note: str
     stage: Stage
     method: str
     iteration: int
@@ -150,9 +153,13 @@ def summaries(db: Database, last: LastValues) -> list[RunSummary]:
     made = {each.number: each.policy_produced for each in iterations.listing(db)}
     raised = {row["run"]: row["n"] for row in db.read(_FLAGS)}
     changed = run_settings.changed_in_all(listed)
+    labels = run_labels.by_run(db)
+    unnamed = RunLabel(run="")
     return [
         RunSummary(
             id=run.id,
+            name=labels.get(run.id, unnamed).name,
+            note=labels.get(run.id, unnamed).note,
             stage=run.stage,
             method=runs.name(run) if run.stage == "policy" else "",
             iteration=run.iteration,

@@ -241,6 +241,14 @@ _ALL = (
         volatile=_PROGRESS,
         upgrade=_renamed("stage"),
     ),
+    Kind(
+        "run_label",
+        records.RunLabel,
+        "run_labels",
+        "run",
+        immutable=False,
+        audit=audit_records.of_run_label,
+    ),
     Kind("prediction", gate_records.Prediction, "predictions", "comparison", ignored=_ANY_SCORE),
     Kind(
         "override",

@@ -306,6 +306,18 @@ def m021_attempts(connection: Connection) -> None:
     connection.execute("ALTER TABLE runs ADD COLUMN seconds DOUBLE")
 
 
+_RUN_LABELS = """
+CREATE TABLE run_labels (
+    run VARCHAR PRIMARY KEY, name VARCHAR NOT NULL, note VARCHAR NOT NULL, researcher VARCHAR,
+    created_at TIMESTAMPTZ);
+"""
+
+
+def m022_run_labels(connection: Connection) -> None:
+    """Names and notes of runs."""
+    connection.execute(_RUN_LABELS)
+
+
 _ORDER = """
     SELECT id, row_number() OVER (ORDER BY created_at, id) AS seq FROM (
         SELECT id, created_at FROM judgments UNION ALL
@@ -335,6 +347,7 @@ MIGRATIONS: tuple[Migration, ...] = (
     m019_linked_identities,
     m020_audit,
     m021_attempts,
+    m022_run_labels,
 )
 
 # `journal_bytes`: the length of the journal that is applied, written in each group's transaction.

@@ -81,6 +81,7 @@ ROUTES = {
     "retry": "POST /research/api/loop/retry",
     "reward.report": "GET /research/api/reward",
     "runs.compare": "GET /research/api/runs/curves",
+    "runs.describe": "POST /research/api/runs/{id}",
     "runs.get": "GET /research/api/runs/{id}",
     "runs.list": "GET /research/api/runs",
     "settings": "GET /research/api/settings",

@@ -15,9 +15,10 @@ from storage.engine.database import Database
 from storage.errors import Conflict
 from storage.gate_report import GateReport, ModelBoard, Standing
 from storage.lineage_graph import LineageGraph, lineage_graph
+from storage.records import RunLabel
 from storage.reports import RewardReport, SettingView, Stopped
 from storage.status import Status, status
-from storage.tables import runs
+from storage.tables import run_labels, runs
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,6 +44,17 @@ def loop_routes(db: Database, loop: Loop, commands: Commands) -> list[APIRouter]
     @routes.get("/settings")
     def settings() -> list[SettingView]:
         return loop.settings()
+
+    @routes.post("/runs/{id}")
+    def describe(
+        id: str,
+        request: Request,
+        name: Word = None,
+        note: Annotated[str | None, Body(embed=True, max_length=20_000)] = None,
+    ) -> RunLabel:
+        """Give a run a name and a note."""
+        who = person(request).id
+        return run_labels.describe(db, id, name=name, note=note, researcher=who)
 
     @routes.get("/runs/{id}/log")
     def log(id: str, tail: Annotated[int, Query(ge=1, le=10_000)] = 200) -> dict[str, str]:

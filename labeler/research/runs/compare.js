@@ -12,9 +12,12 @@ const X_TITLES = { update: "update", time: "minutes worked", kl: "KL from SFT, n
 
 element.innerHTML = `<div class="ks-compare">
   <section class="ks-runs" aria-label="Runs"><div class="ks-tools">
-    <input type="search" placeholder="Search runs and settings" aria-label="Search runs and settings">
+    <input type="search" placeholder="Search names, notes and settings" aria-label="Search runs and settings">
     <select aria-label="Stage"><option value="policy">Policy runs</option><option value="reward">Reward models</option>
-      <option value="">All stages</option></select><span class="ks-detail" role="status"></span></div>
+      <option value="">All stages</option></select>
+    <select aria-label="Method"><option value="">All methods</option></select>
+    <select aria-label="Status"><option value="">Any status</option><option>running</option><option>succeeded</option>
+      <option>failed</option><option>cancelled</option></select><span class="ks-detail" role="status"></span></div>
     <div class="ks-scroll"><table class="ks-table"><caption class="ks-hidden">Runs</caption><thead><tr>
       <th scope="col"><span class="ks-hidden">Compare</span></th><th scope="col">Run</th><th scope="col">Changed settings</th>
       <th scope="col" class="ks-right">KL</th><th scope="col" class="ks-right">Reward</th>
@@ -28,7 +31,10 @@ element.innerHTML = `<div class="ks-compare">
     <button type="button" class="ks-button" disabled>Reset zoom</button></div>
     <div class="ks-charts"></div><div class="ks-flagged"></div></section></div>`;
 const find = (selector) => element.querySelector(selector);
-const [search, stage, said, body] = [".ks-runs input", ".ks-runs select", ".ks-runs [role=status]", "tbody"].map(find);
+const [search, said, body] = [".ks-runs input", ".ks-runs [role=status]", "tbody"].map(find);
+const [stage, method, status] = element.querySelectorAll(".ks-runs select");
+// The filters by their names in the address; without a name, their first values.
+const FILTERS = { find: search, stage, method, status }, INITIAL = { find: "", stage: "policy", method: "", status: "" };
 const [xAxis, slider, log, adder, reset, box, flagged] =
   [".ks-x", "input[type=range]", ".ks-overlay input[type=checkbox]", ".ks-add", ".ks-overlay button", ".ks-charts", ".ks-flagged"].map(find);
 
@@ -42,6 +48,8 @@ const zooms = {}; // x → {min, max}
 
 const make = (tag, css, text) => Object.assign(document.createElement(tag), { className: css ?? "", textContent: text ?? "" });
 const stroke = (run) => color(`--ks-s${chosen.get(run)}`);
+const titled = (run) => run.name || named(run);
+const labelOf = (id) => byId(id)?.name || id;
 const named = (run) => `${run.method || STAGES[run.stage]} · iteration ${run.iteration}`;
 const STAGES = { sft: "SFT", sampling: "Sampling", reward: "Reward model", policy: "Policy", evaluate: "Evaluation" };
 const TONES = { running: "info", succeeded: "good", failed: "bad", cancelled: "warn" };
@@ -62,7 +70,9 @@ function say(text) {
 
 function matches(run) {
   if (stage.value && run.stage !== stage.value) return false;
-  const text = [run.id, named(run), run.policy, run.status, ...settings(run)].join(" ").toLowerCase();
+  if (method.value && run.method !== method.value) return false;
+  if (status.value && run.status !== status.value) return false;
+  const text = [run.id, run.name, run.note, named(run), run.policy, run.status, ...settings(run)].join(" ").toLowerCase();
   return search.value.toLowerCase().split(/\s+/).every((word) => text.includes(word));
 }
 
@@ -77,13 +87,16 @@ function row(run) {
   const line = make("tr");
   line.dataset.run = run.id;
   const pick = Object.assign(make("input"), { type: "checkbox", checked: chosen.has(run.id) });
-  pick.setAttribute("aria-label", `Compare ${named(run)}, ${run.id}`);
+  pick.setAttribute("aria-label", `Compare ${titled(run)}, ${run.id}`);
   const swatch = make("span", "ks-pick");
   swatch.append(pick);
   if (chosen.has(run.id)) swatch.style.setProperty("--ks-line-color", `var(--ks-s${chosen.get(run.id)})`);
-  const name = make("span", "ks-figure"), link = make("a", "", named(run));
+  const name = make("span", "ks-figure"), link = make("a", "", titled(run));
   link.href = `/research/?tab=runs&run=${encodeURIComponent(run.id)}`;
-  name.append(link, make("small", "", run.attempt > 1 ? `${run.id} · attempt ${run.attempt}` : run.id));
+  link.dir = "auto";
+  const facts = [run.id, ...(run.attempt > 1 ? [`attempt ${run.attempt}`] : [])];
+  name.append(link, ...(run.name ? [make("small", "", named(run))] : []), make("small", "", facts.join(" · ")));
+  if (run.note) name.title = run.note;
   const people = make("span", "ks-figure", run.people ? percent(run.people.rate) : "–");
   if (run.people) people.append(make("small", "", `${percent(run.people.low).slice(0, -1)}–${percent(run.people.high)}`));
   const state = make("span", "ks-figure");
@@ -108,6 +121,26 @@ function showTable() {
   else if (!shown.length) say("No run matches.");
   else say(chosen.size >= MOST ? `${MOST} runs are chosen; clear one to choose another.` : `${shown.length} of ${rows.length} runs`);
   for (const pick of body.querySelectorAll("input:not(:checked)")) pick.disabled = chosen.size >= MOST;
+}
+
+// Fills the filters from the address, once there are runs.
+function readFilters() {
+  const methods = [...new Set(rows.map((run) => run.method).filter(Boolean))];
+  method.append(...methods.map((each) => new Option(each, each)));
+  const query = new URLSearchParams(location.search);
+  for (const [name, field] of Object.entries(FILTERS)) {
+    const asked = query.get(name);
+    if (asked !== null && (field === search || [...field.options].some((each) => each.value === asked))) field.value = asked;
+  }
+}
+
+function writeFilters() {
+  const query = new URLSearchParams(location.search);
+  for (const [name, field] of Object.entries(FILTERS)) {
+    if (field.value === INITIAL[name]) query.delete(name);
+    else query.set(name, field.value);
+  }
+  history.replaceState(null, "", `${location.pathname}?${query}`);
 }
 
 function choose(run, wanted) {
@@ -322,11 +355,11 @@ function figure(title, lines, missing) {
   for (const line of lines) {
     const key = make("span", "ks-key"), mark = make("i");
     mark.style.background = `var(--ks-s${chosen.get(line.run)})`;
-    key.append(mark, `${line.run} `, make("em"));
+    key.append(mark, `${labelOf(line.run)} `, make("em"));
     made.querySelector(".ks-legend").append(key);
   }
-  if (missing.length) made.append(make("div", "ks-detail", `Not reported by ${missing.join(", ")}.`));
-  const said = lines.map((line) => `${line.run}: ${number(line.ys[0], 3)} to ${number(line.ys.at(-1), 3)}`);
+  if (missing.length) made.append(make("div", "ks-detail", `Not reported by ${missing.map(labelOf).join(", ")}.`));
+  const said = lines.map((line) => `${labelOf(line.run)}: ${number(line.ys[0], 3)} to ${number(line.ys.at(-1), 3)}`);
   made.querySelector(".ks-uplot").ariaLabel = `${title}. ${said.join("; ")}. Keys: arrows move, plus and minus zoom, 0 resets.`;
   return made;
 }
@@ -365,7 +398,7 @@ function flagLines({ run, flags }) {
     const steps = flags.filter((each) => each.name === flag.name).map((each) => each.step);
     const when = steps.length > 1 ? `updates ${steps[0]}–${steps.at(-1)}` : `update ${steps[0]}`;
     const line = make("p", "ks-detail");
-    line.append(make("b", "", "▲ "), `${run}, ${when}: ${flag.message}`);
+    line.append(make("b", "", "▲ "), `${labelOf(run)}, ${when}: ${flag.message}`);
     return line;
   });
 }
@@ -398,7 +431,10 @@ async function refresh() {
   if (JSON.stringify(found) === JSON.stringify(rows)) return;
   const first = !rows.length, before = rows;
   rows = found;
-  if (first) chooseFirst();
+  if (first) {
+    readFilters();
+    chooseFirst();
+  }
   showTable();
   const moved = (run) => JSON.stringify(byId(run)) !== JSON.stringify(before.find((each) => each.id === run));
   if (first || [...chosen.keys()].some(moved)) load();
@@ -421,8 +457,12 @@ for (const [name, at] of [["pointerover", (event) => event.target.closest("tr")?
     for (const { plot } of plots) plot.redraw(false);
   });
 }
-search.addEventListener("input", showTable);
-stage.addEventListener("change", showTable);
+for (const field of Object.values(FILTERS)) {
+  field.addEventListener(field === search ? "input" : "change", () => {
+    writeFilters();
+    showTable();
+  });
+}
 xAxis.addEventListener("change", showCharts);
 log.addEventListener("change", showCharts);
 slider.addEventListener("input", () => {

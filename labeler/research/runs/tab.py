@@ -16,12 +16,12 @@ from labeler.research.phases import STAGE_LABELS, nothing_new
 from labeler.research.reading import latest_run
 from labeler.research.runs import view as runs_view
 from labeler.research.runs.eta import Eta
-from labeler.research.tab import Tab, Updates, attempt, html_slot, on
+from labeler.research.tab import Tab, Updates, attempt, caller, html_slot, on
 from labeler.research.top import headline
 from storage.engine.database import Database
 from storage.errors import NotFound
-from storage.records import Run, now
-from storage.tables import prompts, run_settings, runs, snapshots
+from storage.records import MAX_RUN_NAME, MAX_RUN_NOTE, Run, RunLabel, now
+from storage.tables import prompts, run_labels, run_settings, runs, snapshots
 
 LATEST = "latest"
 """The choice that follows the newest run."""
@@ -44,8 +44,9 @@ class RunsTab(Tab):
         self._eta = Eta()
         self._lay_out()
         self.inputs = [self.choice, self.seen]
+        self.describing = [self.name, self.note]
         self.outputs = [
-            top, self.seen, self.choice, self.cancel, self.resume, self.retry, self.card,
+            *self.describing, top, self.seen, self.choice, self.cancel, self.resume, self.retry, self.card,
             self.flags, self.charts, self.others, self.samples, self.settings, self.log,
         ]  # fmt: skip
         for button, act, done in (
@@ -54,6 +55,8 @@ class RunsTab(Tab):
         ):
             press = partial(self._press, act, done)
             on(button.click, press, self.inputs, [self.answer, *self.outputs])
+        described = [*self.inputs, *self.describing]
+        on(self.save.click, self._describe, described, [self.answer, *self.outputs])
         on(self.choice.input, self.refresh, self.inputs, self.outputs, access="viewer")
         self.choice.change(None, [self.choice], js="run => window.kitestringRun(run)")
         self.loaded = [self.choice]
@@ -78,6 +81,14 @@ class RunsTab(Tab):
         self.card = html_slot(elem_id="run-card")
         self.flags = html_slot(elem_id="run-flags")
         self.charts = html_slot(elem_id="run-charts", js_on_load=CHARTS_JS)
+        with gr.Accordion("Name and note", open=False), gr.Column(elem_classes="ks-fields"):
+            self.name = gr.Textbox(
+                label="Name", max_lines=1, max_length=MAX_RUN_NAME, elem_id="run-name"
+            )
+            self.note = gr.Textbox(
+                label="Note", lines=2, max_length=MAX_RUN_NOTE, elem_id="run-note"
+            )
+            self.save = gr.Button("Save name and note", size="sm", elem_id="run-describe")
         with gr.Accordion("Settings", open=False):
             self.settings = html_slot(elem_id="run-settings")
         with gr.Accordion("Log", open=False):
@@ -91,7 +102,7 @@ class RunsTab(Tab):
         listed = runs.listing(self._db)
         chosen = query.get("run")
         known = chosen in {run.id for run in listed}
-        choices = _choices(listed, now())
+        choices = _choices(listed, now(), run_labels.by_run(self._db))
         return {self.choice: gr.Dropdown(choices=choices, value=chosen if known else LATEST)}
 
     def refresh(self, choice: str, seen: dict[str, Hashable]) -> Updates:
@@ -100,7 +111,8 @@ class RunsTab(Tab):
         run = _chosen(listed, choice)
         if run is None:
             return {self.card: render(NO_RUN), self.seen: {}}
-        moment = now()
+        moment, labels = now(), run_labels.by_run(self._db)
+        label = labels.get(run.id, RunLabel(run=run.id))
         stopped = self._loop.stopped_stage()
         awaited = stopped if stopped and stopped.run == run.id else None
         cancelling = runs.cancelling(self._db, run)
@@ -123,6 +135,7 @@ class RunsTab(Tab):
                     seconds_left=left,
                     cancelling=cancelling,
                     changed=changed,
+                    label=label,
                     earlier=runs.attempts(listed, run)[:-1],
                 )
             ),
@@ -130,19 +143,25 @@ class RunsTab(Tab):
         log = self._log(run)
         # Charts are the largest part and change only with new events.
         now_seen: dict[str, Hashable] = {
-            "runs": tuple((r.id, r.status) for r in listed),
+            "runs": tuple(
+                (r.id, r.status, labels[r.id].name if r.id in labels else "") for r in listed
+            ),
             "events": (run.id, run.attempt, run.ingested_seq, run.status),
             "log": hash(log),
             "settings": (run.id, run.attempt),
+            "label": (run.id, label.name, label.note),
         }
         if now_seen["runs"] != seen.get("runs"):
-            updates[self.choice] = gr.Dropdown(choices=_choices(listed, moment))
+            choices = _choices(listed, moment, labels)
+            updates[self.choice] = gr.Dropdown(choices=choices)
         if now_seen["events"] != seen.get("events"):
             updates |= self._events(run)
         if now_seen["settings"] != seen.get("settings"):
             updates[self.settings] = render(
                 runs_view.run_settings(run, run_settings.run_before(listed, run), changed)
             )
+        if now_seen["label"] != seen.get("label"):
+            updates |= {self.name: label.name, self.note: label.note}
         if now_seen["log"] != seen.get("log"):
             updates[self.log] = render(components.preformatted(log, empty_text="The log is empty."))
         updates[self.seen] = now_seen
@@ -179,6 +198,26 @@ class RunsTab(Tab):
         except (OSError, ValueError, NotFound) as error:
             return f"(The log cannot be read: {error})"
 
+    def _describe(
+        self,
+        choice: str,
+        seen: dict[str, Hashable],
+        name: str | None,
+        note: str | None,
+        request: gr.Request,
+    ) -> Updates:
+        who = caller(request).id
+
+        def describe() -> str:
+            run = _chosen(runs.listing(self._db), choice)
+            if run is None:
+                raise ValueError("There is no run yet.")
+            run_labels.describe(self._db, run.id, name=name or "", note=note or "", researcher=who)
+            return "Saved."
+
+        answer = attempt(describe, "Can't save")
+        return {self.answer: answer.html} | ({} if answer.refusal else self.refresh(choice, seen))
+
     def _press(
         self, act: Callable[[str], None], done: str, choice: str, seen: dict[str, Hashable]
     ) -> Updates:
@@ -197,14 +236,21 @@ def _chosen(listed: list[Run], choice: str) -> Run | None:
     return by_id.get(choice) or latest_run(listed)
 
 
-def _choices(listed: list[Run], moment: datetime) -> list[tuple[str, str]]:
-    return [("Latest run", LATEST), *((_label(run, moment), run.id) for run in reversed(listed))]
+def _choices(
+    listed: list[Run], moment: datetime, labels: Mapping[str, RunLabel]
+) -> list[tuple[str, str]]:
+    unnamed = RunLabel(run="")
+    choices = [
+        (_label(run, moment, labels.get(run.id, unnamed).name), run.id) for run in reversed(listed)
+    ]
+    return [("Latest run", LATEST), *choices]
 
 
-def _label(run: Run, moment: datetime) -> str:
+def _label(run: Run, moment: datetime, name: str) -> str:
     """``Policy · iteration 2 · 14:05``; with the date of an earlier day, the attempt, and if it failed."""
     today = run.created_at.date() == moment.date()
     parts = [
+        *([name] if name else []),
         STAGE_LABELS[run.stage],
         f"iteration {run.iteration}",
         run.created_at.strftime("%H:%M" if today else "%b %d, %H:%M"),

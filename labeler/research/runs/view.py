@@ -13,7 +13,7 @@ from labeler.html import components
 from labeler.html.components import Column, Markup
 from labeler.research.charts import Chart, Limit, Series
 from labeler.research.phases import STAGE_LABELS, STATUS_TONES, reading_name, stopping
-from storage.records import Prompt, Run, RunNote
+from storage.records import Prompt, Run, RunLabel, RunNote
 from storage.tables import runs
 from storage.tables.run_settings import Changed, settings_of
 
@@ -207,10 +207,11 @@ def card(
     cancelling: bool = False,
     changed: Sequence[Changed] = (),
     earlier: Sequence[Run] = (),
+    label: RunLabel | None = None,
 ) -> Markup:
     """A run, its progress, the first settings that changed, and why it failed or was cancelled.
 
-    `earlier` are the attempts that the run retries, oldest first.
+    `earlier` are the attempts that the run retries, oldest first; `label` has its name and note.
     """
     status, status_tone = run.status, STATUS_TONES[run.status]
     if cancelling:
@@ -223,10 +224,13 @@ def card(
     detail.append(f"{started} {components.ago(run.created_at, now)}")
     if run.finished_at:
         detail.append(_took(run, run.finished_at))
+    named = label.name if label else ""
+    if named:
+        detail.insert(0, STAGE_LABELS[run.stage])
     head = Markup(
         '<div class="ks-run"><b>{}</b>{}{}<span class="ks-detail ks-mono ks-run-id">{}</span></div>'
     ).format(
-        STAGE_LABELS[run.stage],
+        named or STAGE_LABELS[run.stage],
         components.badge(status, status_tone, dot=run.status == "running"),
         components.detail(" · ".join(detail)),
         run.id,
@@ -238,6 +242,7 @@ def card(
         why = components.note("bad" if failed else "warn", title, run.reason)
     return components.card(
         head,
+        components.prose(label.note) if label and label.note else Markup(""),
         components.bar(run.progress, tone=status_tone, label=STAGE_LABELS[run.stage]),
         components.detail(_where(run, seconds_left, cancelling)),
         _changed_line(changed),

@@ -21,7 +21,7 @@ from storage.engine.database import Database
 from storage.exporting import exports
 from storage.records import Annotator, Flag
 from storage.reports import Stopped
-from storage.tables import annotators, tokens
+from storage.tables import annotators, run_labels, tokens
 from tests.helpers.browser import SLOW, chromium, find_chromium, new_page
 from tests.helpers.desk_world import Server, serving
 from tests.helpers.recording_loop import RecordingLoop, in_a_loop
@@ -590,6 +590,40 @@ def test_runs_are_compared_and_the_address_names_them(browser, world):
         page.reload()
         expect(page.locator("#compare tbody input:checked")).to_have_count(2)
         expect(charts).to_have_count(3)
+
+
+def test_a_run_gets_a_name_and_the_filters_are_in_the_address(browser, world):
+    world.seeding.run(7, "policy", "failed")
+    world.seeding.run(8, "policy", "succeeded")
+    with research_page(browser, world) as page:
+        page.goto(f"{world.server.url}/research/?tab=runs&run=run-7-policy")
+        page.get_by_role("button", name="Name and note").click()
+        page.get_by_label("Name", exact=True).fill("higher <b>β</b>")
+        page.get_by_label("Note", exact=True).fill("diverged after 40 updates")
+        page.get_by_role("button", name="Save name and note").click()
+        expect(page.locator("#run-card")).to_contain_text("higher <b>β</b>")
+        expect(page.locator("#run-card")).to_contain_text("diverged after 40 updates")
+        described = run_labels.of(world.db, "run-7-policy")
+        assert (described.name, described.researcher) == ("higher <b>β</b>", "researcher")
+
+        page.goto(f"{world.server.url}/research/?tab=runs&section=compare")
+        table = page.locator("#compare tbody tr")
+        expect(table.first).to_be_visible()
+        page.get_by_label("Search runs and settings").fill("HIGHER 40 updates")
+        expect(table).to_have_count(1)
+        expect(table).to_contain_text("higher <b>β</b>")
+        page.get_by_label("Search runs and settings").fill("higher")
+        page.get_by_label("Status").select_option("failed")
+        expect(page).to_have_url(re.compile("find=higher&status=failed"))
+        page.reload()
+        expect(table).to_have_count(1)
+        expect(page.get_by_label("Status")).to_have_value("failed")
+        page.get_by_label("Status").select_option("succeeded")
+        expect(table).to_have_count(0)
+        expect(page.locator("#compare")).to_contain_text("No run matches.")
+        page.get_by_label("Search runs and settings").fill("")
+        page.get_by_role("link", name="Overview", exact=True).click()
+        expect(page).not_to_have_url(re.compile("status="))
 
 
 def test_no_dropdown_cuts_off_the_first_letter_of_its_text(browser, world):

@@ -57,12 +57,12 @@ PAGE = (
     "/gradio_api/app_id/", "/gradio_api/info", "/gradio_api/info/", "/gradio_api/heartbeat/0",
 )  # fmt: skip
 READ_BY_VIEWERS = (
-    "openapi.json", "status", "settings", "runs", "runs/curves", "runs/0", "runs/0/log",
+    "openapi.json", "status", "settings", "runs", "runs/curves", "runs/0/log",
     "iterations/0", "iterations/0/evaluation", "gate", "leaderboard", "reward", "lineage", "lineage/0",
     "judgments", "judgments/0", "flags",
 )  # fmt: skip
 READ_BY_RESEARCHERS = ("audit", "webhooks/deliveries", "adjudication", "adjudication/0")
-READ_AND_CHANGED = ("prompts", "guidelines", "form", "practice")
+READ_AND_CHANGED = ("runs/0", "prompts", "guidelines", "form", "practice")
 BOTH = ("gold", "people", "webhooks")
 ACTS = (
     *(f"loop/{act}" for act in ("train", "cancel", "resume", "retry", "label-more")),

@@ -29,6 +29,7 @@ from storage.records import (
     ModelVersion,
     PromptEdit,
     Run,
+    RunLabel,
     RunNote,
     Snapshot,
     Withdrawal,
@@ -97,7 +98,8 @@ def live_through_everything(db: Database) -> None:
         id="ad", comparison="c1-0", adjudicator="", outcome="tie", shown_swapped=True, reason="🪁"
     )
     edit = PromptEdit(prompt="p", retired=True, category="x")
-    db.write(lambda tx: tx.store(request, ruling, edit))
+    named = RunLabel(run="r", name="low β 🪁", note="two\nlines")
+    db.write(lambda tx: tx.store(request, ruling, edit, named))
     db.write(lambda tx: tx.store(Check(comparison="c1-5", kind="gold", answer="first")))
     answer = FollowUp(
         id="u", iteration=1, prompt="p", policy="m", text="🪁", learned=("again",), tokens=1,
