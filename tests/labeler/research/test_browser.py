@@ -554,7 +554,7 @@ def test_runs_are_compared_and_the_address_names_them(browser, world):
             "KL to the reference, nats per response",
         ]
         mean = charts.nth(1)
-        assert mean.locator(".ks-key em").all_inner_texts() == ["2", "4"]
+        expect(mean.locator(".ks-key em")).to_have_text(["2", "4"])
         expect(page).to_have_url(re.compile("section=compare&runs=run-7-policy%2Crun-8-policy$"))
 
         # The cursor tells the values of both runs at its update: 0.02 and 0.04 per update.
@@ -593,17 +593,18 @@ def test_runs_are_compared_and_the_address_names_them(browser, world):
 
 
 def test_a_run_gets_a_name_and_the_filters_are_in_the_address(browser, world):
-    world.seeding.run(7, "policy", "failed")
-    world.seeding.run(8, "policy", "succeeded")
+    world.seeding.run(17, "policy", "failed")
+    world.seeding.run(18, "policy", "succeeded")
     with research_page(browser, world) as page:
-        page.goto(f"{world.server.url}/research/?tab=runs&run=run-7-policy")
+        page.goto(f"{world.server.url}/research/?tab=runs&run=run-17-policy")
+        expect(page.locator("#run-card")).to_contain_text("run-17-policy")
         page.get_by_role("button", name="Name and note").click()
         page.get_by_label("Name", exact=True).fill("higher <b>β</b>")
         page.get_by_label("Note", exact=True).fill("diverged after 40 updates")
         page.get_by_role("button", name="Save name and note").click()
         expect(page.locator("#run-card")).to_contain_text("higher <b>β</b>")
         expect(page.locator("#run-card")).to_contain_text("diverged after 40 updates")
-        described = run_labels.of(world.db, "run-7-policy")
+        described = run_labels.of(world.db, "run-17-policy")
         assert (described.name, described.researcher) == ("higher <b>β</b>", "researcher")
 
         page.goto(f"{world.server.url}/research/?tab=runs&section=compare")
