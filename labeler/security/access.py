@@ -124,7 +124,7 @@ def rules(research_pages: Iterable[str] = ()) -> list[Rule]:
         _rule("viewer", "POST", rf"/research/{_FUNCTIONS_POST}", "call"),
         _rule("viewer", "GET", r"/research/api/(openapi\.json|status|settings|runs(/curves)?)"),
         _rule("viewer", "GET", r"/research/api/runs/[\w-]+(/log)?"),
-        _rule("researcher", "POST", r"/research/api/runs/[\w-]+"),
+        _rule("researcher", "POST", r"/research/api/runs/(?!curves$)[\w-]+"),
         _rule("viewer", "GET", r"/research/api/iterations/\d+(/evaluation)?"),
         _rule("viewer", "GET", r"/research/api/(gate|leaderboard|reward|lineage(/[\w-]+)?)"),
         _rule("viewer", "GET", r"/research/api/(judgments(/[\w-]+)?|prompts|flags)"),

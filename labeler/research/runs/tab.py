@@ -79,16 +79,20 @@ class RunsTab(Tab):
             self.retry = gr.Button("Retry with changes …", visible=False, elem_id="go-retry")
         self.answer = html_slot(elem_id="run-answer")
         self.card = html_slot(elem_id="run-card")
-        self.flags = html_slot(elem_id="run-flags")
-        self.charts = html_slot(elem_id="run-charts", js_on_load=CHARTS_JS)
-        with gr.Accordion("Name and note", open=False), gr.Column(elem_classes="ks-fields"):
+        with (
+            gr.Accordion("Name and note", open=False, elem_classes="ks-acts"),
+            gr.Column(elem_classes="ks-panel"),
+        ):
             self.name = gr.Textbox(
                 label="Name", max_lines=1, max_length=MAX_RUN_NAME, elem_id="run-name"
             )
             self.note = gr.Textbox(
                 label="Note", lines=2, max_length=MAX_RUN_NOTE, elem_id="run-note"
             )
-            self.save = gr.Button("Save name and note", size="sm", elem_id="run-describe")
+            with gr.Row(elem_classes="ks-buttons"):
+                self.save = gr.Button("Save name and note", elem_id="run-describe")
+        self.flags = html_slot(elem_id="run-flags")
+        self.charts = html_slot(elem_id="run-charts", js_on_load=CHARTS_JS)
         with gr.Accordion("Settings", open=False):
             self.settings = html_slot(elem_id="run-settings")
         with gr.Accordion("Log", open=False):
