@@ -19,6 +19,7 @@ from commands import (
     push,
     reward,
     serve,
+    settings,
     simulate,
     studies,
     sycophancy,
@@ -28,21 +29,8 @@ from commands.app import app
 from storage.errors import NotFound, explain
 
 MODULES = (
-    *(
-        serve,
-        loop,
-        data,
-        push,
-        prompts,
-        gold,
-        judgments,
-        adjudicate,
-        flags,
-        webhooks,
-        reward,
-        playground,
-    ),
-    *(studies, simulate, sycophancy, audit, project),
+    *(serve, settings, loop, data, push, prompts, gold, judgments, adjudicate, flags),
+    *(webhooks, reward, playground, studies, simulate, sycophancy, audit, project),
 )
 app.registered_commands.sort(
     key=lambda command: [module.__name__ for module in MODULES].index(command.callback.__module__)

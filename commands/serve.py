@@ -18,6 +18,7 @@ from labeler.security import oidc_settings
 from labeler.security.addresses import Addresses
 from labeler.security.listening import address, is_exposed, listen, public_address
 from labeler.security.oidc_settings import OidcSettings
+from pipeline.loop.settings_store import Layers
 from pipeline.loop.workspace_config import prepare
 from storage.engine.database import Database
 from storage.engine.watch import Watch
@@ -86,7 +87,8 @@ def serve(
     try:
         settings = prepare(workspace, model, config, sets)
         Database.open(workspace).close()  # creates it; raises if another process has it open
-        studio = Studio(workspace, settings, allow_private_webhooks=allow_private_webhooks)
+        layers = Layers(files=config, sets=sets)
+        studio = Studio(workspace, settings, layers, allow_private_webhooks=allow_private_webhooks)
     except BaseException:
         listener.close()
         raise

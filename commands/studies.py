@@ -1,4 +1,4 @@
-"""The commands of studies (comparisons of runs outside the loop), and judge, gate and settings."""
+"""The commands of studies (comparisons of runs outside the loop), and judge and gate."""
 
 from __future__ import annotations
 
@@ -12,8 +12,6 @@ import typer
 
 from commands.app import DEFAULT, AsJson, Sets, Workspace, app, log_progress, show
 from commands.studio import connect
-from pipeline.config.sections import Config
-from pipeline.loop.settings_view import as_lines, form
 from pipeline.ppo.settings import assignments
 from pipeline.promotion import gate
 from pipeline.promotion import power as planning
@@ -24,7 +22,7 @@ from pipeline.simulation.preference import load_gold, score
 from pipeline.studies import compare, compare_report, sweep
 from storage.analysis.intervals import NORMAL
 from storage.gate_report import GateReport, ModelBoard, Standing
-from storage.reports import SettingView, from_json
+from storage.reports import from_json
 
 MAX_BETA = 1e6
 """Far above any useful value, and far below the values at which a loss overflows."""
@@ -223,23 +221,6 @@ def evidence_command(
     """Write a package with which a reviewer recomputes every figure from the judgments."""
     with connect(workspace) as target:
         show(target.call("evidence", out=str(out.resolve())), as_json)
-
-
-@app.command("settings")
-def settings_command(
-    workspace: Annotated[
-        Path | None, typer.Option(help="The workspace; without it, list the general defaults.")
-    ] = None,
-    as_json: AsJson = False,
-) -> None:
-    """List every setting with its value, its default and its meaning."""
-    if workspace is None:
-        found = form(Config())
-    else:
-        with connect(workspace) as target:
-            found = [from_json(SettingView, each) for each in target.call("settings")]
-    lines = json.dumps(list(map(asdict, found))) if as_json else "\n".join(map(as_lines, found))
-    typer.echo(lines)
 
 
 def _account() -> str:

@@ -23,6 +23,7 @@ from pipeline.config.sections import Config
 from pipeline.demo import corpus
 from pipeline.loop import generation
 from pipeline.loop.loop import Loop
+from pipeline.loop.settings_store import Layers
 from pipeline.loop.settings_view import disagreeing
 from pipeline.loop.workspace_config import load_settings, prepare
 from pipeline.models.context import ContextCheck
@@ -34,7 +35,7 @@ from storage.engine.database import Database
 from storage.engine.workspace import SERVER, read_server
 from storage.errors import WorkspaceLocked
 from storage.records import Prompt, as_messages
-from storage.reports import LoopState, SettingView, from_json
+from storage.reports import LoopState, SettingView, WorkspaceSettings, from_json
 from storage.status import Status, status
 from storage.tables import prompts, runs
 
@@ -63,10 +64,16 @@ class Studio:
     """An open workspace with its loop, its generation service and its webhooks."""
 
     def __init__(
-        self, workspace: Path, config: Config, *, allow_private_webhooks: bool = False
+        self,
+        workspace: Path,
+        config: Config,
+        layers: Layers = Layers(),
+        *,
+        allow_private_webhooks: bool = False,
     ) -> None:
+        """`layers` are the files and assignments that `config` has on top of config.toml."""
         self.db = Database.open(workspace, create=False)
-        self.loop = Loop(self.db, config)
+        self.loop = Loop(self.db, config, layers)
         dispatcher = Dispatcher(self.db, allow_private=allow_private_webhooks)
         self.webhooks = Webhooks(self.db, dispatcher)
         self.generation = Generation(
@@ -86,6 +93,8 @@ class Studio:
         self.commands.register("cancel", self._cancel)
         self.commands.register("label-more", lambda: self.loop.label_more(self.loop.stopped().id))
         self.commands.register("settings", lambda: [asdict(s) for s in self.loop.settings()])
+        self.commands.register("settings.list", self.loop.workspace_settings)
+        self.commands.register("settings.save", self._save_settings)
         self.commands.register("gate", self.loop.gate)
         self.commands.register("gate.override", self.loop.override_gate)
         self.commands.register("leaderboard", self.loop.model_board)
@@ -116,6 +125,10 @@ class Studio:
 
     def _retry(self, overrides: dict[str, str] | None = None) -> None:
         self.loop.retry(self.loop.stopped().id, overrides, by_operator=True)
+
+    def _save_settings(self, changes: dict[str, str]) -> WorkspaceSettings:
+        version = self.loop.workspace_settings().version
+        return self.loop.save_settings(changes, version, by_operator=True)
 
     def _status(self) -> Status:
         """The workspace's status; `trouble` says why the loop cannot continue."""

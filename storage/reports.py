@@ -355,6 +355,9 @@ class LoopState:
 
 
 SettingValue = int | float | str | bool
+Applies = Literal["now", "stage", "iteration", "restart", "workspace"]
+"""When a change of a setting applies: now, from the next stage that reads it, from the next
+iteration, after a restart, or only to new workspaces."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -376,6 +379,40 @@ class SettingView:
     """Why the setting cannot be changed now; None if it can."""
     offered: bool = True
     """False if a stopped stage would not read it when it is retried."""
+    label: str = ""
+    """Its name on pages, as in KL weight (β)."""
+    group: str = ""
+    """The title of its section."""
+    preset: SettingValue | None = None
+    """The value in a new workspace for the same model; None if it is not known."""
+    applies: Applies = "stage"
+    """When a change of config.toml applies."""
+    applies_text: str = ""
+    """The same as a sentence, which names the stage."""
+    note: str = ""
+    """Which other value is in use now, and why; empty if the value is in use."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkspaceSettings:
+    """The settings in a workspace's config.toml."""
+
+    file: str
+    """The path of config.toml."""
+    version: str
+    """The SHA-256 of the file as it was read; empty if there is none."""
+    preset: str
+    """The name of the preset for this model, such as demo."""
+    settings: tuple[SettingView, ...]
+    """All settings, in the order of their sections."""
+
+
+class InvalidSettings(ValueError):
+    """Settings that cannot be applied: `problems` has a sentence for each wrong setting."""
+
+    def __init__(self, problems: Mapping[str, str]) -> None:
+        super().__init__("; ".join(dict.fromkeys(problems.values())))
+        self.problems = dict(problems)
 
 
 @dataclass(frozen=True, kw_only=True)

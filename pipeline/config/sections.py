@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from pipeline.config.policy import OptimizeConfig
+from pipeline.config.problems import problems
 from pipeline.config.reward import RewardConfig
 from pipeline.config.shaping import ShapingConfig
 from pipeline.ppo.config import PPOConfig
@@ -33,6 +34,7 @@ from pipeline.ppo.settings import (
     unknown,
 )
 from storage.records import CRITERIA, Arm, Criterion, check_tags
+from storage.reports import InvalidSettings
 
 CONFIGS = Path(__file__).parent / "presets"
 """The settings files that come with the project."""
@@ -505,7 +507,17 @@ class Config(Section):
         return head + "".join(tables)
 
     def override(self, overrides: Mapping[str, Any]) -> Config:
-        """A copy with ``{"ppo.kl_weight": "0.1"}`` applied; text is read as the field's type."""
+        """A copy with ``{"ppo.kl_weight": "0.1"}`` applied; text is read as the field's type.
+
+        InvalidSettings names every wrong setting.
+        """
+        try:
+            return self._with(overrides)
+        except ValueError:
+            raise InvalidSettings(problems(self._with, overrides)) from None
+
+    def _with(self, overrides: Mapping[str, Any]) -> Config:
+        """`override`, with a ValueError for the first wrong setting."""
         data = self.to_dict()
         valid = {s.name: s for s in self.settings()}
         for name, value in overrides.items():

@@ -20,6 +20,7 @@ from pipeline.config.sections import Config
 from pipeline.evidence.package import Package, write_package
 from pipeline.loop.milestones import Milestones
 from pipeline.loop.remedies import describe_stopped
+from pipeline.loop.settings_store import Layers, SettingsStore
 from pipeline.loop.settings_view import form, overridden
 from pipeline.loop.stage_inputs import Preparation, require_reference
 from pipeline.models.hub import base_model_path
@@ -33,7 +34,7 @@ from storage.engine.database import Database
 from storage.gate_report import GateReport, ModelBoard, Standing
 from storage.labeling import follow_ups
 from storage.records import Iteration, ModelVersion, Phase, Run, Stage, now
-from storage.reports import Blocked, LoopState, SettingView, Stopped
+from storage.reports import Blocked, LoopState, SettingView, Stopped, WorkspaceSettings
 from storage.tables import audit, iterations, models, policy_judgments, prompts, runs, settings
 from storage.tables.model_judgments import judged
 
@@ -49,29 +50,28 @@ STAGE_OF: dict[Phase, Stage] = {
 class Loop:
     """One workspace's loop.  Every public method may be called from any thread."""
 
-    def __init__(self, db: Database, config: Config) -> None:
+    def __init__(self, db: Database, config: Config, layers: Layers = Layers()) -> None:
         self._db = db
         self._config = config
+        self._store = SettingsStore(db, layers)
         self._jobs = Jobs(db)
         self._milestones = Milestones(db)
         self._lock = threading.RLock()
         self.reports = RewardReports(
             db.workspace, lambda: models.reward_models(db), lambda: self.state().message
         )
+        self._apply(config)
+
+    def _apply(self, config: Config) -> None:
+        """Run with these settings, including those that storage reads."""
+        db, labeling = self._db, config.labeling
+        self._config = config
         # Storage counts the labels of these kinds of annotators.
         settings.set_learn_from(db, self._current_config().reward.learn_from)
-        labeling = config.labeling
         form = {f.name: getattr(labeling, f.name) for f in fields(settings.JudgmentForm)}
         settings.configure_judgment_form(db, settings.JudgmentForm(**form))
-        plan = settings.CheckPlan(
-            gold_share=labeling.gold_share,
-            gold_first=labeling.gold_first,
-            reask_share=labeling.reask_share,
-            reask_after=labeling.reask_after,
-            practice=labeling.practice,
-            practice_mark=labeling.practice_mark,
-        )
-        settings.set_check_plan(db, plan)
+        plan = {f.name: getattr(labeling, f.name) for f in fields(settings.CheckPlan)}
+        settings.set_check_plan(db, settings.CheckPlan(**plan))
 
     # --- for the researcher's page -----------------------------------------------------------
 
@@ -82,6 +82,22 @@ class Loop:
         """
         stopped = self.blocked_by()
         return form(self._current_config(), again=stopped.stage if stopped else None)
+
+    def workspace_settings(self) -> WorkspaceSettings:
+        """The settings in config.toml."""
+        return self._store.view(self._config)
+
+    def save_settings(
+        self, changes: Mapping[str, str], version: str, *, by_operator: bool = False
+    ) -> WorkspaceSettings:
+        """Change settings in config.toml and run with them; returns all settings.
+
+        `version` is that of the settings that the caller has seen: Conflict if the file has another
+        one.  InvalidSettings names every setting that is wrong.  `by_operator` as in `train`.
+        """
+        with self._lock:
+            self._apply(self._store.save(changes, version, self._config, by_operator=by_operator))
+            return self.workspace_settings()
 
     def stopped_stage(self) -> Stopped | None:
         """The stopped stage that the loop waits for, with suggested remedies; None if there is none."""

@@ -1,41 +1,48 @@
-"""Settings as forms and commands show them, and which are locked.  Does not import torch."""
+"""Settings as forms and commands show them: which are locked, and when a change applies.
+
+`applies` and `locked_reason` follow from the groups of settings below: who reads which setting, and
+when.  Does not import torch.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
+from urllib.parse import urlsplit, urlunsplit
 
+from pipeline.config.labels import group, label
 from pipeline.config.sections import Config
 from pipeline.ppo.settings import plain, toml
 from storage.records import Iteration, Stage
-from storage.reports import SettingView
+from storage.reports import Applies, InvalidSettings, SettingValue, SettingView
 
-BASIC_SETTINGS = (
-    "reward.tie_model",
-    "reward.epochs",
-    "reward.lr",
-    "optimize.method",
-    "ppo.updates",
-    "ppo.kl_weight",
-    "ppo.lr",
-    "ppo.epochs",
-    "ppo.rollouts",
-    "ppo.target_kl",
-    "ppo.start_from",
-)
-"""Settings that the "Train" form shows first, in this order."""
+_FIRST = ("optimize.method", "ppo.start_from")
+BASIC_SETTINGS: Mapping[str, tuple[str, ...]] = {
+    "ppo": (*_FIRST, "ppo.updates", "ppo.kl_weight", "ppo.lr", "reward.epochs"),
+    "rloo": (
+        *_FIRST, "optimize.rloo_updates", "optimize.rloo_beta", "optimize.rloo_lr", "reward.epochs",
+    ),
+    "dpo": (
+        *_FIRST, "optimize.dpo_epochs", "optimize.dpo_beta", "optimize.dpo_lr", "reward.epochs",
+    ),
+    "best-of-n": (
+        "optimize.method", "optimize.best_of", "ppo.temperature", "ppo.max_new_tokens",
+        "reward.epochs", "reward.lr",
+    ),
+}  # fmt: skip
+"""The six settings that the "Train" form shows first for each method, in this order."""
 
 READ_BY: Mapping[Stage, tuple[str, ...]] = {
     "sft": ("model", "sft", "worker", "seed"),
     "sampling": ("sampling", "labeling", "gate.labels", "gate.most", "model.dtype", "worker", "seed"),
     "reward": (
         "reward", "sampling.batch", "ppo.temperature", "ppo.max_new_tokens", "model.dtype",
-        "worker", "seed",
+        "model.long_rows", "worker", "seed",
     ),
     "policy": (
         "optimize", "ppo", "shaping", "reward.learn_from", "gate.kl_raise", "model.dtype",
-        "worker", "seed",
+        "model.long_rows", "worker", "seed",
     ),
     "evaluate": (
         "evaluate", "ppo.temperature", "sampling", "shaping", "model.dtype", "worker", "seed",
@@ -45,44 +52,129 @@ READ_BY: Mapping[Stage, tuple[str, ...]] = {
 
 _REFERENCE_SETTINGS = ("model.name", "sft")
 _PAIR_SETTINGS = ("sampling", "labeling", "gate.labels", "gate.most")
+_STARTUP_SETTINGS = ("plugins", "serving", "live")
+"""Read when the studio starts."""
 _FORM_SETTINGS = tuple(
     f"labeling.{name}"
     for name in ("scale", "strength", "criteria", "reasons", "rationale", "safety", "marks")
 )
+_LIVE_SETTINGS = (
+    *_FORM_SETTINGS,
+    *(
+        f"labeling.{name}"
+        for name in (
+            "auto_train", "gold_share", "gold_first", "reask_share", "reask_after", "practice",
+            "practice_mark",
+        )
+    ),
+)  # fmt: skip
+"""Read whenever an annotator asks for a pair, and in each step of the loop."""
 _REWARD_MODEL_SETTINGS = ("reward", "sampling.batch")
 """DPO learns from the judgments that the reward model learned from, so `reward` affects it too.  The
 reward stage samples responses with `sampling.batch` to center rewards."""
 
 
 def form(config: Config, *, again: Stage | None = None) -> list[SettingView]:
-    """Every setting with its current value, `BASIC_SETTINGS` first.
+    """Every setting with its current value, those of `BASIC_SETTINGS` first.
 
     If `again` is a stopped stage, the settings that it reads are `offered`.
     """
+    basic = BASIC_SETTINGS[config.optimize.method]
     listed = [
+        replace(
+            each,
+            basic=each.name in basic,
+            why_fixed=locked_reason(each.name, again),
+            offered=again is None
+            or (_read(each.name, again) and not locked_reason(each.name, again)),
+        )
+        for each in listing(config)
+    ]
+    order = {name: i for i, name in enumerate(basic)}
+    return sorted(listed, key=lambda s: order.get(s.name, len(order)))
+
+
+def listing(
+    config: Config, preset: Config | None = None, *, referenced: bool = True
+) -> list[SettingView]:
+    """Every setting in the order of the sections, with its value in `preset`.
+
+    `referenced` says whether the workspace has its SFT reference.
+    """
+    presets = {s.name: shown(s.name, s.value) for s in preset.settings()} if preset else {}
+    return [
         SettingView(
             name=s.name,
-            value=_displayed_value(s.value),
-            default=_displayed_value(s.default),
+            value=shown(s.name, s.value),
+            default=shown(s.name, s.default),
             help=s.help,
             choices=s.choices,
-            kind=_kind(s.value),
-            basic=s.name in BASIC_SETTINGS,
-            why_fixed=locked_reason(s.name, again),
-            offered=again is None or (_read(s.name, again) and not locked_reason(s.name, again)),
+            kind=_kind(s.default),
+            label=label(s.name),
+            group=group(s.name),
+            preset=presets.get(s.name),
+            applies=applies(s.name, referenced=referenced),
+            applies_text=applies_text(s.name, referenced=referenced),
         )
         for s in config.settings()
     ]
-    order = {name: i for i, name in enumerate(BASIC_SETTINGS)}
-    return sorted(listed, key=lambda s: order.get(s.name, len(order)))
+
+
+def applies(name: str, *, referenced: bool = True) -> Applies:
+    """When a change of this setting in config.toml applies to a studio that runs.
+
+    `referenced` says whether the workspace has its SFT reference, which is created once.
+    """
+    kinds = (name, name.partition(".")[0])
+    if any(kind in _STARTUP_SETTINGS for kind in kinds):
+        return "restart"
+    if name in _LIVE_SETTINGS:
+        return "now"
+    if any(kind in _REFERENCE_SETTINGS for kind in kinds):
+        return "workspace" if referenced else "stage"
+    of_pairs = any(kind in _PAIR_SETTINGS for kind in kinds)
+    return "iteration" if of_pairs and name not in _REWARD_MODEL_SETTINGS else "stage"
+
+
+_STAGE_NAMES: Mapping[Stage, str] = {
+    "sft": "SFT",
+    "sampling": "sampling",
+    "reward": "reward model",
+    "policy": "policy",
+    "evaluate": "evaluation",
+}
+
+
+def applies_text(name: str, *, referenced: bool = True) -> str:
+    """`applies` as a sentence without a period, with the stages that read the setting."""
+    match applies(name, referenced=referenced):
+        case "now":
+            return "Applies now"
+        case "iteration":
+            return "Applies from the next iteration"
+        case "restart":
+            return "Applies after a restart"
+        case "workspace":
+            return "Applies to new workspaces"
+    due = [stage for stage in READ_BY if not (stage == "sft" and referenced)]
+    stages = [_STAGE_NAMES[stage] for stage in due if _read(name, stage)]
+    if len(stages) == len(due):
+        return "Applies from the next stage"
+    listed = " or ".join(filter(None, (", ".join(stages[:-1]), stages[-1])))
+    return f"Applies from the next {listed} stage"
 
 
 def _read(name: str, stage: Stage) -> bool:
     return any(kind in READ_BY[stage] for kind in (name, name.partition(".")[0]))
 
 
-def _displayed_value(value: Any) -> int | float | str | bool:
-    """Lists and tables as TOML text."""
+def shown(name: str, value: Any) -> SettingValue:
+    """A value as pages show it: lists and tables as TOML text, "none" for None, no passwords."""
+    if value is None:
+        return "none"
+    if name == "serving.url" and "@" in value:
+        parts = urlsplit(value)
+        return urlunsplit(parts._replace(netloc="•••@" + parts.netloc.rpartition("@")[2]))
     return value if isinstance(value, (int, float, str, bool)) else toml(plain(value))
 
 
@@ -94,14 +186,29 @@ def _kind(value: Any) -> Literal["int", "float", "str", "bool"]:
 
 
 def as_lines(found: SettingView) -> str:
-    """Two lines on a setting, with values in the syntax of `--set`."""
+    """Lines on a setting, with values in the syntax of `--set`."""
     value, default = written(found.value), written(found.default)
     other = f"  (default: {default})" if value != default else ""
     choices = f" One of {', '.join(found.choices)}." if found.choices else ""
-    return f"{found.name}={value}{other}\n    {found.help}{choices}"
+    lines = [f"{found.name}={value}{other}", f"    {found.label}. {found.help}{choices}"]
+    if found.preset is not None:
+        preset = f" The preset has {written(found.preset)}." if changed(found) else ""
+        lines.append(f"    {found.applies_text}.{preset}{found.note and ' ' + found.note}")
+    return "\n".join(lines)
 
 
-def written(value: int | float | str | bool) -> str:
+def changed(found: SettingView) -> bool:
+    """Whether the value differs from that of a new workspace for the same model."""
+    return found.value != (found.default if found.preset is None else found.preset)
+
+
+def matches(found: SettingView, search: str) -> bool:
+    """Whether name, label, section or help contain every word of the search, in any case."""
+    text = f"{found.name} {found.label} {found.group} {found.help}".lower()
+    return all(word in text for word in search.lower().split())
+
+
+def written(value: SettingValue) -> str:
     """A setting's value as `--set` reads it."""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
@@ -122,7 +229,7 @@ def locked_reason(name: str, due: Stage | None) -> str | None:
     It is locked if what it controls exists already.
     """
     kinds = (name, name.partition(".")[0])
-    if name.startswith(("plugins.", "serving.", "live.")):
+    if applies(name) == "restart":
         return (
             f"{name} is read when the studio starts; set it in the workspace's config.toml, or with "
             "`serve --set`"
@@ -159,10 +266,9 @@ def _unsampled(due: Stage | None) -> bool:
 
 
 def check_unlocked(names: Iterable[str], due: Stage | None) -> None:
-    """ValueError if one of these settings is locked."""
-    for name in names:
-        if reason := locked_reason(name, due):
-            raise ValueError(reason)
+    """InvalidSettings if some of these settings are locked."""
+    if locked := {name: reason for name in names if (reason := locked_reason(name, due))}:
+        raise InvalidSettings(locked)
 
 
 def overridden(
@@ -170,10 +276,14 @@ def overridden(
 ) -> tuple[Iteration, Config]:
     """The iteration with further settings `by`, and its full settings; `due` is its next stage.
 
-    Raises ValueError for a setting that is invalid or locked.
+    Raises InvalidSettings, which names each setting that is invalid or locked.
     """
     merged = dict(iteration.settings) | dict(by)
-    config = base.override(merged)
+    try:
+        config = base.override(merged)
+    except InvalidSettings as refused:
+        locked = {name: why for name in by if (why := locked_reason(name, due))}
+        raise InvalidSettings(refused.problems | locked) from None
     check_unlocked(by, due)
     wanted = config.labeling.labels if _unsampled(due) else iteration.labels_wanted
     return replace(iteration, settings=merged, labels_wanted=wanted), config

@@ -27,6 +27,11 @@ def load_settings(workspace: Path, files: Sequence[Path], sets: Sequence[str]) -
     return Config.load([*([own] if own.exists() else []), *files], assignments(sets))
 
 
+def preset_for(model: str) -> Path:
+    """The preset whose settings a new workspace for this model gets."""
+    return CONFIGS / ("demo.toml" if model == "demo" else "default.toml")
+
+
 def require_settings(workspace: Path) -> None:
     """ValueError if the workspace has data but no settings, because a preset might not fit the
     data.
@@ -58,7 +63,7 @@ def prepare(
         return config
     if not model:
         require_settings(workspace)
-    preset = CONFIGS / ("default.toml" if model and model != "demo" else "demo.toml")
+    preset = preset_for(model or "demo")
     chosen = assignments(sets) | ({"model.name": model} if model else {})
     config = Config.load([preset, *files], chosen)
     if config.model.name != "demo":

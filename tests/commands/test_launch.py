@@ -490,17 +490,40 @@ def test_the_gate_says_what_it_knows_and_refuses_what_it_cannot(workspace: Path)
 
 def test_settings_stand_with_value_default_and_meaning(workspace: Path):
     general = told("settings", "--json")
-    assert [s["name"] for s in general[:2]] == ["reward.tie_model", "reward.epochs"]
-    assert {s["name"] for s in general} == {s.name for s in Config().settings()}
+    assert [s["name"] for s in general] == [s.name for s in Config().settings()]
     lines = told("settings").splitlines()
-    assert len(lines) == 2 * len(general)
-    assert "    Seed of all random choices in the pipeline." in lines
+    assert len([line for line in lines if line[:1] not in ("#", " ", "")]) == len(general)
+    assert "    Random seed. Seed of all random choices in the pipeline." in lines
+    assert "# Reward model" in lines
     here = told("settings", "--workspace", workspace).splitlines()
     assert (
         "ppo.max_new_tokens=256  (default: 64)" in here
     )  # pipeline/config/presets/default.toml says so
     assert "ppo.max_new_tokens=64" in lines
     assert "labeling.auto_train=false" in here
+    assert "    Applies from the next iteration." in here
+    assert "    Applies after a restart." in here
+
+
+def test_settings_are_searched_changed_and_saved(workspace: Path):
+    """The file of `init` has a comment, which stays, and one setting of the preset."""
+    here = ("settings", "--workspace", workspace)
+    assert told(*here, "--changed", "--json") == []
+    found = told(*here, "--search", "learning PEAK critic", "--json")  # of the help text
+    assert [each["name"] for each in found] == ["ppo.critic_lr"]
+    assert told(*here, "--search", "no such words").strip() == "No setting matches."
+    before = (workspace / "config.toml").read_text()
+    with pytest.raises(ValueError, match=r"reward.epochs=-1.* more than 0; ppo.lr='x' must"):
+        told(*here, "--set", "reward.epochs=-1", "--set", "ppo.lr=x", "--set", "seed=3")
+    assert (workspace / "config.toml").read_text() == before
+    saved = told(*here, "--set", "ppo.lr=1e-6", "--set", "seed=3", "--json")
+    assert {each["name"]: each["value"] for each in saved} == {"seed": 3, "ppo.lr": 1e-6}
+    text = (workspace / "config.toml").read_text()
+    assert text.startswith(before.splitlines()[0])
+    assert "lr = 1e-6" in text
+    assert [each["name"] for each in told(*here, "--changed", "--json")] == ["seed", "ppo.lr"]
+    entry = told("audit", "--workspace", workspace, "--action", "settings.saved", "--json")[0]
+    assert entry["details"]["settings"] == {"ppo.lr": "3e-06 → 1e-06", "seed": "0 → 3"}
 
 
 def test_a_judge_is_asked_once_and_counts_as_a_model(workspace: Path):

@@ -110,8 +110,11 @@ def test_every_setting_explains_itself() -> None:
 
 def test_form_starts_with_the_settings_that_matter() -> None:
     names = [s.name for s in form(Config())]
-    assert tuple(names[: len(BASIC_SETTINGS)]) == BASIC_SETTINGS
     assert len(names) == len(set(names)) == len(list(Config().settings()))
+    for method, basic in BASIC_SETTINGS.items():
+        listed = form(Config().override({"optimize.method": method}))
+        assert tuple(s.name for s in listed[:6]) == basic
+        assert [s.name for s in listed if s.basic] == list(basic)
 
 
 def test_what_training_reads_is_open_in_the_form_and_what_sampling_has_read_is_fixed() -> None:
