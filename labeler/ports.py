@@ -18,7 +18,7 @@ from storage.generation_records import (
     ReplyMeasures,
     ReplyRequest,
 )
-from storage.reports import RewardReport, SettingView, Stopped
+from storage.reports import RewardReport, SettingView, Stopped, WorkspaceSettings
 
 
 class RewardReports(Protocol):
@@ -83,13 +83,24 @@ class Loop(Protocol):
         """Every setting with its current value, in display order."""
         ...
 
+    def workspace_settings(self) -> WorkspaceSettings:
+        """The settings in the workspace's config.toml."""
+        ...
+
+    def save_settings(self, changes: Mapping[str, str], version: str) -> WorkspaceSettings:
+        """Change settings in config.toml; `version` is that of the settings that were shown.
+
+        InvalidSettings names every wrong setting; Conflict if the file changed meanwhile.
+        """
+        ...
+
     def can_train(self) -> str | None:
         """None if training can start now, else the reason in one sentence."""
         ...
 
     def train(self, overrides: dict[str, str]) -> None:
-        """Start training on the current labels; ``ValueError`` if it cannot start or for an invalid
-        override."""
+        """Start training on the current labels; ``ValueError`` if it cannot start, InvalidSettings for
+        invalid overrides."""
         ...
 
     def cancel(self, run: str) -> None:

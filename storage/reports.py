@@ -373,8 +373,8 @@ class SettingView:
     choices: tuple[str, ...] | None = None
     """The permitted values, if there is a fixed list."""
     kind: Literal["int", "float", "str", "bool"] = "str"
-    basic: bool = False
-    """Shown in the form itself, and not under "All settings"."""
+    basic: Mapping[str, int] = field(default_factory=dict)
+    """The place in the "Train" form for each method that shows it from the start."""
     why_fixed: str | None = None
     """Why the setting cannot be changed now; None if it can."""
     offered: bool = True
@@ -389,6 +389,8 @@ class SettingView:
     """When a change of config.toml applies."""
     applies_text: str = ""
     """The same as a sentence, which names the stage."""
+    last: SettingValue | None = None
+    """The value in the last training; None without one."""
     note: str = ""
     """Which other value is in use now, and why; empty if the value is in use."""
 

@@ -31,6 +31,7 @@ from labeler.research.models.samples.tab import SamplesTab
 from labeler.research.models.verdicts.tab import VerdictsTab
 from labeler.research.navigation import navigation
 from labeler.research.overview.iterations_tab import IterationsTab
+from labeler.research.overview.settings.tab import SettingsTab
 from labeler.research.overview.tab import OverviewTab
 from labeler.research.runs.compare_tab import CompareTab
 from labeler.research.runs.tab import RunsTab
@@ -49,17 +50,18 @@ from storage.tables import events
 
 CSS = "".join(
     (Path(__file__).parent / name).read_text(encoding="utf-8")
-    for name in ("research.css", "data/data.css")
+    for name in ("research.css", "data/data.css", "overview/settings/settings.css")
 )
 
 CACHE_SECONDS = (3600, 3600)
 """Seconds between Gradio's cleanups of its file cache, and the age at which it deletes a file."""
 
 _ADDRESS = (Path(__file__).parent / "address.js").read_text(encoding="utf-8")
+_FIELDS = (Path(__file__).parent / "fields.js").read_text(encoding="utf-8")
 _NOTIFY = (Path(__file__).parent / "notify.js").read_text(encoding="utf-8")
 HEAD = (
     f'<meta name="color-scheme" content="light dark">{UPLOT}{formulas.HEAD}'
-    f"<script>{_ADDRESS}</script><script>{_NOTIFY}</script>"
+    f"<script>{_ADDRESS}</script><script>{_NOTIFY}</script><script>{_FIELDS}</script>"
 )
 NOTIFIED = 10
 """Events that the page knows; a browser that was away for longer shows these."""
@@ -81,6 +83,7 @@ def pages(
         "Overview": {
             "Loop": lambda: OverviewTab(db, loop, top),
             "Iterations": lambda: IterationsTab(db),
+            "Settings": SettingsTab,
         },
         "Runs": {"Run": lambda: RunsTab(db, loop, top), "Compare": lambda: CompareTab()},
         "Models": {

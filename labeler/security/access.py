@@ -132,6 +132,8 @@ def rules(research_pages: Iterable[str] = ()) -> list[Rule]:
         _rule("researcher", "POST", r"/research/api/(guidelines|form|practice)"),
         _rule("researcher", "POST", r"/research/api/reward/[\w-]+/curve/(start|stop)"),
         _rule("researcher", "POST", r"/research/api/loop/(train|cancel|resume|retry|label-more)"),
+        _rule("viewer", "GET", r"/research/api/(config|loop/form)"),
+        _rule("researcher", "POST", r"/research/api/config"),
         _rule("researcher", "POST", r"/research/api/gate/override"),
         _rule("researcher", "POST", r"/research/api/judgments/[\w-]+/(exclude|restore)"),
         _rule("researcher", "POST", r"/research/api/prompts(/[\w-]+)?"),

@@ -23,6 +23,7 @@ from pipeline.loop.remedies import describe_stopped
 from pipeline.loop.settings_store import Layers, SettingsStore
 from pipeline.loop.settings_view import form, overridden
 from pipeline.loop.stage_inputs import Preparation, require_reference
+from pipeline.loop.workspace_config import fresh_config
 from pipeline.models.hub import base_model_path
 from pipeline.ppo.metrics import METRICS as PPO_METRICS
 from pipeline.promotion import gate
@@ -35,7 +36,16 @@ from storage.gate_report import GateReport, ModelBoard, Standing
 from storage.labeling import follow_ups
 from storage.records import Iteration, ModelVersion, Phase, Run, Stage, now
 from storage.reports import Blocked, LoopState, SettingView, Stopped, WorkspaceSettings
-from storage.tables import audit, iterations, models, policy_judgments, prompts, runs, settings
+from storage.tables import (
+    audit,
+    iterations,
+    models,
+    policy_judgments,
+    prompts,
+    run_settings,
+    runs,
+    settings,
+)
 from storage.tables.model_judgments import judged
 
 STAGE_OF: dict[Phase, Stage] = {
@@ -80,8 +90,14 @@ class Loop:
 
         A setting is fixed if neither training nor the stopped stage reads it any more.
         """
-        stopped = self.blocked_by()
-        return form(self._current_config(), again=stopped.stage if stopped else None)
+        stopped, config = self.blocked_by(), self._current_config()
+        last = run_settings.last_trained(runs.listing(self._db))
+        return form(
+            config,
+            fresh_config(config.model.name),
+            last=run_settings.settings_of(last) if last else {},
+            again=stopped.stage if stopped else None,
+        )
 
     def workspace_settings(self) -> WorkspaceSettings:
         """The settings in config.toml."""

@@ -18,7 +18,7 @@ from pipeline.config.sections import Config
 from pipeline.loop import settings_file
 from pipeline.loop.settings_file import SettingsFile
 from pipeline.loop.settings_view import applies, listing, shown, written
-from pipeline.loop.workspace_config import preset_for
+from pipeline.loop.workspace_config import fresh_config, preset_for
 from pipeline.ppo.settings import assignments
 from pipeline.shaping import require_available
 from storage.engine.database import Database
@@ -61,14 +61,13 @@ class SettingsStore:
         """All settings of config.toml; `running` are those that the studio runs with."""
         file = settings_file.read(self._db.workspace)
         own, current = _parse(file), iterations.latest(self._db)
-        preset = preset_for(own.model.name)
-        fresh = Config.load([preset], {"model.name": own.model.name})
+        fresh = fresh_config(own.model.name)
         referenced = models.newest(self._db, "sft") is not None
         in_use = {s.name: shown(s.name, s.value) for s in running.settings()}
         return WorkspaceSettings(
             file=str(file.path),
             version=file.version,
-            preset=preset.stem,
+            preset=preset_for(own.model.name).stem,
             settings=tuple(
                 replace(
                     each,

@@ -74,24 +74,33 @@ _REWARD_MODEL_SETTINGS = ("reward", "sampling.batch")
 reward stage samples responses with `sampling.batch` to center rewards."""
 
 
-def form(config: Config, *, again: Stage | None = None) -> list[SettingView]:
-    """Every setting with its current value, those of `BASIC_SETTINGS` first.
+def form(
+    config: Config,
+    preset: Config | None = None,
+    *,
+    last: Mapping[str, Any] | None = None,
+    again: Stage | None = None,
+) -> list[SettingView]:
+    """Every setting with its current value; `last` has the values of the last training.
 
     If `again` is a stopped stage, the settings that it reads are `offered`.
     """
-    basic = BASIC_SETTINGS[config.optimize.method]
-    listed = [
+    last = last or {}
+    return [
         replace(
             each,
-            basic=each.name in basic,
+            basic={
+                m: names.index(each.name)
+                for m, names in BASIC_SETTINGS.items()
+                if each.name in names
+            },
+            last=shown(each.name, last[each.name]) if each.name in last else None,
             why_fixed=locked_reason(each.name, again),
             offered=again is None
             or (_read(each.name, again) and not locked_reason(each.name, again)),
         )
-        for each in listing(config)
+        for each in listing(config, preset)
     ]
-    order = {name: i for i, name in enumerate(basic)}
-    return sorted(listed, key=lambda s: order.get(s.name, len(order)))
 
 
 def listing(
@@ -156,7 +165,7 @@ def applies_text(name: str, *, referenced: bool = True) -> str:
             return "Applies after a restart"
         case "workspace":
             return "Applies to new workspaces"
-    due = [stage for stage in READ_BY if not (stage == "sft" and referenced)]
+    due: list[Stage] = [stage for stage in READ_BY if not (stage == "sft" and referenced)]
     stages = [_STAGE_NAMES[stage] for stage in due if _read(name, stage)]
     if len(stages) == len(due):
         return "Applies from the next stage"

@@ -32,6 +32,11 @@ def preset_for(model: str) -> Path:
     return CONFIGS / ("demo.toml" if model == "demo" else "default.toml")
 
 
+def fresh_config(model: str) -> Config:
+    """The settings of a new workspace for this model."""
+    return Config.load([preset_for(model)], {"model.name": model})
+
+
 def require_settings(workspace: Path) -> None:
     """ValueError if the workspace has data but no settings, because a preset might not fit the
     data.

@@ -41,6 +41,12 @@ def run_before(listed: Iterable[Run], run: Run) -> Run | None:
     return earlier
 
 
+def last_trained(listed: Iterable[Run]) -> Run | None:
+    """The newest run that trained a policy; without one, the newest that trained a reward model."""
+    newest = {run.stage: run for run in listed if run.config}
+    return newest.get("policy") or newest.get("reward")
+
+
 def changed(listed: Iterable[Run], run: Run) -> list[Changed]:
     """The settings that differ from those of `run_before`; empty without one."""
     earlier = run_before(listed, run)
