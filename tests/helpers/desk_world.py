@@ -35,7 +35,7 @@ from storage.records import (
     Prompt,
     digest,
 )
-from storage.reports import SettingView
+from storage.reports import SettingView, WorkspaceSettings
 from storage.tables import annotators, comparisons, completions, iterations, models, prompts, tokens
 
 ADMIN_TOKEN = "admin-token-of-the-tests"
@@ -48,6 +48,12 @@ class QuietLoop:
 
     def settings(self) -> list[SettingView]:
         return []
+
+    def workspace_settings(self) -> WorkspaceSettings:
+        return WorkspaceSettings(file="config.toml", version="", preset="demo", settings=())
+
+    def save_settings(self, changes: Mapping[str, str], version: str) -> WorkspaceSettings:
+        raise ValueError(f"no settings in this test: {changes} {version}")
 
     def can_train(self) -> str | None:
         return "There is nothing to train on in this test."

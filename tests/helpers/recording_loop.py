@@ -10,9 +10,10 @@ from pipeline.config.sections import Config
 from pipeline.promotion import gate
 from pipeline.promotion.model_board import model_board
 from storage.engine.database import Database
+from storage.errors import Conflict
 from storage.gate_records import Evidence
 from storage.gate_report import GateReport, ModelBoard, Standing
-from storage.reports import SettingView, Stopped
+from storage.reports import InvalidSettings, SettingView, Stopped, WorkspaceSettings
 from storage.tables import model_judgments, policy_judgments
 from tests.helpers.reward_figures import RecordingReports
 
@@ -46,32 +47,69 @@ class RecordingLoop:
     def settings(self) -> list[SettingView]:
         return [
             SettingView(
-                name="ppo.updates", value=100, default=100, kind="int", basic=True,
-                help="Policy updates in the run. Each one samples, scores and trains once.",
+                name="optimize.method", value="ppo", default="ppo", choices=("ppo", "dpo"), basic={"ppo": 0, "dpo": 0},
+                label="Method", group="Method", help="Method that makes the policy.",
             ),
             SettingView(
-                name="ppo.kl_weight", value=0.05, default=0.05, kind="float", basic=True,
-                help="β: penalty per nat of KL from the reference, in reward units.",
+                name="ppo.updates", value=100, default=100, kind="int", basic={"ppo": 1}, last=100,
+                label="Policy updates", group="PPO", help="Policy updates in the run. Each one samples, scores and trains once.",
             ),
             SettingView(
-                name="ppo.lr", value=5e-05, default=3e-06, kind="float", basic=True,
-                help="Peak learning rate of AdamW.",
+                name="ppo.kl_weight", value=0.05, default=0.05, kind="float", basic={"ppo": 2}, last=0.05,
+                label="KL weight (β)", group="PPO", help="β: penalty per nat of KL from the reference, in reward units.",
+            ),
+            SettingView(
+                name="ppo.lr", value=5e-05, default=3e-06, kind="float", basic={"ppo": 3}, last=1e-05, preset=2e-05,
+                label="Policy learning rate", group="PPO", help="Peak learning rate of AdamW.",
+            ),
+            SettingView(
+                name="optimize.dpo_beta", value=0.1, default=0.1, kind="float", basic={"dpo": 1},
+                label="DPO β", group="Method", help="DPO's β; higher values keep the policy closer to SFT.",
             ),
             SettingView(
                 name="reward.tie_model", value="rao_kupper", default="rao_kupper", kind="str",
-                choices=("rao_kupper", "drop", "half"), basic=True,
-                help="How ties are modeled.",
+                choices=("rao_kupper", "drop", "half"), basic={"ppo": 4, "dpo": 2},
+                label="Tie model", group="Reward model", help="How ties are modeled.",
             ),
             SettingView(
-                name="reward.center", value=True, default=True, kind="bool",
-                help="Shift rewards so that their mean over SFT responses is 0.",
+                name="reward.center", value=True, default=True, kind="bool", last=True,
+                label="Center rewards", group="Reward model", help="Shift rewards so that their mean over SFT responses is 0.",
             ),
             SettingView(
-                name="sampling.top_p", value=0.9, default=1.0, kind="float", why_fixed="sampling.top_p acts earlier",
-                help="Nucleus kept while sampling for annotators.",
+                name="sampling.top_p", value=0.9, default=1.0, kind="float", why_fixed="sampling.top_p acts earlier", last=0.8,
+                label="Top-p of annotators' samples", group="Sampling", help="Nucleus kept while sampling for annotators.",
+                applies="iteration", applies_text="Applies from the next iteration",
             ),
-            SettingView(name="seed", value=0, default=0, kind="int", help="Seed of the pipeline."),
+            SettingView(
+                name="seed", value=0, default=0, kind="int", label="Random seed", group="General", help="Seed of the pipeline.",
+            ),
         ]  # fmt: skip
+
+    def workspace_settings(self) -> WorkspaceSettings:
+        return WorkspaceSettings(
+            file="/somewhere/config.toml",
+            version="1",
+            preset="demo",
+            settings=tuple(self.settings()),
+        )
+
+    def save_settings(self, changes: Mapping[str, str], version: str) -> WorkspaceSettings:
+        if version != "1":
+            raise Conflict("config.toml changed on disk.")
+        self._require_valid(changes)
+        self.asked.append(("save", dict(changes)))
+        return self.workspace_settings()
+
+    @staticmethod
+    def _require_valid(changes: Mapping[str, str]) -> None:
+        """The KL weight must be at least 0, and the learning rate more than 0."""
+        wrong = {}
+        if changes.get("ppo.kl_weight", "0").startswith("-"):
+            wrong["ppo.kl_weight"] = f"ppo.kl_weight={changes['ppo.kl_weight']} must be at least 0"
+        if changes.get("ppo.lr") == "0":
+            wrong["ppo.lr"] = "ppo.lr=0 must be more than 0"
+        if wrong:
+            raise InvalidSettings(wrong)
 
     def can_train(self) -> str | None:
         return self.reason
@@ -79,8 +117,7 @@ class RecordingLoop:
     def train(self, overrides: dict[str, str]) -> None:
         if self.reason:
             raise ValueError(self.reason)
-        if overrides.get("ppo.kl_weight", "0").startswith("-"):
-            raise ValueError(f"ppo.kl_weight={overrides['ppo.kl_weight']} must be at least 0")
+        self._require_valid(overrides)
         self.asked.append(("train", overrides))
 
     def cancel(self, run: str) -> None:
@@ -90,8 +127,7 @@ class RecordingLoop:
         self.asked.append(("resume", run))
 
     def retry(self, run: str, overrides: Mapping[str, str] | None = None) -> None:
-        if (overrides or {}).get("ppo.lr") == "0":
-            raise ValueError("ppo.lr=0 must be more than 0")
+        self._require_valid(overrides or {})
         self.asked.append(("retry", (run, overrides)))
 
     def label_more(self, run: str) -> None:

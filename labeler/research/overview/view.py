@@ -162,21 +162,6 @@ def _agreement_tile(agreement: Agreement) -> Markup:
     )
 
 
-def form_title(stopped: Stopped | None) -> Markup:
-    """The heading of the form: training, or another attempt at a stopped stage."""
-    if stopped is None:
-        return components.heading(
-            "Train",
-            "trains a reward model on all judgments so far, then the policy, and evaluates it",
-        )
-    changes = ", ".join(f"{name}={value}" for name, value in stopped.suggestion.items())
-    return components.heading(
-        f"Retry with changes: {STAGE_LABELS[stopped.stage]}",
-        "starts the stage again, with the settings below"
-        + (f"; suggested: {changes}" if changes else ""),
-    )
-
-
 def next_step(state: State, reason: str | None, stopped: Stopped | None = None) -> Markup:
     """The next step; `reason` says why training cannot start, or is None."""
     tone, title, body = _what_stopped(stopped) if stopped else _next_step(state, reason)
@@ -217,7 +202,7 @@ def _ended(status: str) -> str:
 
 
 def _what_stopped(stopped: Stopped) -> tuple[Tone, str, str]:
-    ways = ["retry it below"]
+    ways = ["retry it"]
     if stopped.resumable:
         ways.insert(0, "resume it from its last checkpoint")
     if stopped.may_label:

@@ -6,9 +6,7 @@ import html
 import json
 import re
 from datetime import UTC, datetime, timedelta
-from functools import cache
 
-import gradio as gr
 import pandas as pd
 import pytest
 
@@ -19,7 +17,6 @@ from labeler.research.models.samples import view as samples_view
 from labeler.research.models.samples.view import Answer, Sample
 from labeler.research.overview import iterations_view
 from labeler.research.overview import view as overview_view
-from labeler.research.overview.train_form import TrainForm
 from labeler.research.reading import OpenFlag, State, Work, latest_run
 from labeler.research.runs import view as runs_view
 from labeler.research.runs.eta import Eta
@@ -38,7 +35,7 @@ from storage.records import (
 )
 from storage.reports import Stopped
 from storage.tables.run_settings import Changed, changed, run_before
-from tests.helpers.recording_loop import HOSTILE, RecordingLoop, in_a_loop
+from tests.helpers.recording_loop import HOSTILE
 from tests.helpers.research_seed import kl_flag
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -135,15 +132,15 @@ def test_one_sentence_says_what_to_do_next(changes, reason, says):
 @pytest.mark.parametrize(
     ("changes", "says", "not_said"),
     [
-        ({}, ["The policy stage failed: retry it below", "it diverged."], ["resume", "labeling"]),
+        ({}, ["The policy stage failed: retry it", "it diverged."], ["resume", "labeling"]),
         (
             {"resumable": True},
-            ["resume it from its last checkpoint or retry it below."],
+            ["resume it from its last checkpoint or retry it."],
             ["labeling"],
         ),
         (
             {"stage": "reward", "may_label": True, "status": "cancelled"},
-            ["The reward stage was cancelled: retry it below or go back to labeling."],
+            ["The reward stage was cancelled: retry it or go back to labeling."],
             ["resume"],
         ),
         ({"flag": "kl_high", "remedy": "Raise kl_weight."}, ["KL high: Raise kl_weight."], []),
@@ -455,54 +452,6 @@ def test_the_running_run_comes_before_a_newer_one_that_stopped():
     new = run(id="new", status="failed")
     assert latest_run([old, new]) is old
     assert latest_run([]) is None
-
-
-# The Train form
-
-
-@cache
-def blocks_with_a_form() -> TrainForm:
-    def make() -> TrainForm:
-        with gr.Blocks(analytics_enabled=False):
-            return TrainForm(RecordingLoop().settings())
-
-    return in_a_loop(make)
-
-
-def form() -> tuple[TrainForm, list, dict]:
-    """The form, the settings it was made from, and the value of each field as a browser has it."""
-    settings, made = RecordingLoop().settings(), blocks_with_a_form()
-    shown = {component.elem_id: component.value for component in made.components}
-    return made, settings, shown
-
-
-def test_fields_show_the_values_that_hold_and_untouched_ones_override_nothing():
-    made, settings, shown = form()
-    assert shown["setting-ppo-lr"] == "5e-05"
-    assert shown["setting-reward-center"] is True
-    assert made.overrides(settings, list(shown.values())) == {}
-
-
-def test_changed_fields_become_text_for_the_pipeline():
-    made, settings, shown = form()
-    shown |= {"setting-ppo-kl_weight": " 0.1 ", "setting-reward-center": False,
-              "setting-reward-tie_model": "half"}  # fmt: skip
-    assert made.overrides(settings, list(shown.values())) == {
-        "ppo.kl_weight": "0.1", "reward.tie_model": "half", "reward.center": "false",
-    }  # fmt: skip
-
-
-def test_an_emptied_number_is_refused_with_its_default():
-    made, settings, shown = form()
-    shown["setting-ppo-lr"] = ""
-    with pytest.raises(ValueError, match=r"ppo\.lr is empty\. Its default is 3e-06"):
-        made.overrides(settings, list(shown.values()))
-
-
-def test_reset_shows_the_defaults():
-    made, settings, _ = form()
-    values = {c.elem_id: v for c, v in made.show(settings, defaults=True).items()}
-    assert values["setting-ppo-lr"] == "3e-06"
 
 
 # Samples

@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fastapi import FastAPI
+from fastapi.testclient import TestClient
 
 from commands.studio import Studio
-from labeler.research.overview.tab import OverviewTab
-from labeler.research.tab import html_slot
+from labeler.annotate.routes import explain_errors
+from labeler.research.overview.routes import settings_routes
 from pipeline.config import plugins
 from pipeline.config.sections import Config
 from pipeline.config.shaping import ShapingConfig
@@ -22,7 +24,6 @@ from pipeline.shaping import require_available
 from storage.engine.database import Database
 from storage.tables import iterations, runs
 from tests.helpers.policy_world import add_iteration
-from tests.helpers.research_tabs import laid_out
 from tests.pipeline.loop.test_retry import leave_a_checkpoint, stop
 
 pytestmark = pytest.mark.usefixtures("dying_workers")
@@ -80,12 +81,14 @@ def test_a_researcher_names_no_function_that_the_operator_has_not(
 
 
 def test_the_train_form_says_so_and_starts_nothing(loop: Loop, world: Database):
-    tab = laid_out(lambda: OverviewTab(world, loop, html_slot()))  # type: ignore[arg-type]
-    values = {str(c.elem_id): c.value for c in tab.form.components}
-    values["setting-shaping-weights"] = SHELL
-    updates = tab._train(*values.values())
-    assert "os:system" in updates[tab.answer]
-    assert "plugins.allowed" in updates[tab.answer]
+    app = FastAPI()
+    explain_errors(app)
+    app.include_router(settings_routes(world, loop))  # type: ignore[arg-type]
+    with TestClient(app) as client:
+        answer = client.post("/research/api/train", json={"changes": {"shaping.weights": SHELL}})
+    assert answer.status_code == 422
+    assert "os:system" in answer.json()["error"]
+    assert "plugins.allowed" in answer.json()["error"]
     assert unchanged(world)
 
 
