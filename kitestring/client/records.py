@@ -109,9 +109,31 @@ class Setting:
     help: str
     choices: tuple[str, ...] | None
     kind: str
-    basic: bool
+    basic: Mapping[str, int]
     why_fixed: str | None
     offered: bool
+    label: str
+    group: str
+    preset: int | float | str | bool | None
+    last: int | float | str | bool | None
+    applies: str
+    applies_text: str
+    note: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConfigFile:
+    """The settings in the workspace's config.toml; `preset` names the preset for its model."""
+
+    file: str
+    version: str
+    preset: str
+    settings: tuple[Setting, ...]
+    may_save: bool
+
+    def frame(self) -> pd.DataFrame:
+        """A row for each setting."""
+        return frame(Setting, self.settings)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,6 +16,7 @@ from kitestring.client.imports import Imports
 from kitestring.client.playground import Playground
 from kitestring.client.pushes import Pushes
 from kitestring.client.records import (
+    ConfigFile,
     Curves,
     EvaluationResponse,
     Exclusion,
@@ -96,6 +97,18 @@ class Studio:
         """Every setting with its value, default and meaning."""
         return Rows.of(Setting, self._at.get(f"{API}/settings"))
 
+    @route("GET", f"{API}/config")
+    def config(self) -> ConfigFile:
+        """The settings in config.toml, which apply to all iterations, and when a change applies."""
+        return parsed(ConfigFile, self._at.get(f"{API}/config"))
+
+    @route("POST", f"{API}/config")
+    def configure(self, changes: Settings, *, version: str | None = None) -> ConfigFile:
+        """Save settings in config.toml; with a `version` of `config`, only if it is still that one."""
+        seen = version if version is not None else self.config().version
+        body = {"changes": _texts(changes), "version": seen}
+        return parsed(ConfigFile, self._at.post(f"{API}/config", body))
+
     @route("POST", f"{API}/loop/train")
     def start(self, settings: Settings | None = None) -> None:
         """Start training on the current labels, with these settings in place of the current ones."""
@@ -112,9 +125,19 @@ class Studio:
         return self._at.post(f"{API}/loop/resume")["run"]
 
     @route("POST", f"{API}/loop/retry")
-    def retry(self, settings: Settings | None = None) -> str:
-        """Run the stopped stage again from scratch with these settings; returns the new run's id."""
-        return self._at.post(f"{API}/loop/retry", {"overrides": _texts(settings)})["run"]
+    def retry(
+        self,
+        settings: Settings | None = None,
+        *,
+        run: str | None = None,
+        attempt: int | None = None,
+    ) -> str:
+        """Run the stopped stage again from scratch with these settings; returns the new run's id.
+
+        With `run` and `attempt`, it is refused if another run or attempt is stopped now.
+        """
+        body = {"overrides": _texts(settings), "run": run, "attempt": attempt}
+        return self._at.post(f"{API}/loop/retry", body)["run"]
 
     @route("POST", f"{API}/loop/label-more")
     def label_more(self) -> str:

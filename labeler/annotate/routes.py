@@ -70,6 +70,7 @@ from storage.records import (
     SafetyLabel,
     ScreenOutcome,
 )
+from storage.reports import InvalidSettings
 from storage.tables import annotators
 
 _LOG = logging.getLogger(__name__)
@@ -422,7 +423,8 @@ def _add_live_routes(routes: APIRouter, session: LiveSession) -> None:
 
 
 def explain_errors(app: FastAPI) -> None:
-    """Answer every refused request with ``{"error": "a sentence"}``.
+    """Answer every refused request with ``{"error": "a sentence"}``, for wrong settings with a
+    sentence for each in ``fields``.
 
     After most 4xx, the same request will fail again; after 401, 408 and 429 it can succeed later.
     After a 5xx, the client should retry later; after a 503, nothing was stored.
@@ -432,7 +434,8 @@ def explain_errors(app: FastAPI) -> None:
         def handler(request: Request, error: Exception) -> JSONResponse:
             if status != 503:
                 later = {"Retry-After": "5"} if status == 429 else None
-                return JSONResponse({"error": _sentence(error)}, status, later)
+                wrong = {"fields": error.problems} if isinstance(error, InvalidSettings) else {}
+                return JSONResponse({"error": _sentence(error), **wrong}, status, later)
             _LOG.error("A request was refused: %s", error)
             sentence = str(error) if _is_researcher(request) else NOT_STORED
             return JSONResponse({"error": sentence}, status, {"Retry-After": "5"})

@@ -3,6 +3,16 @@
 window.ksFields = (() => {
   const make = (tag, css, text) => Object.assign(document.createElement(tag), { className: css ?? "", textContent: text ?? "" });
 
+  // A value as text: 1e-05 is 1e-5, 1.0 is 1.
+  function text(value) {
+    if (typeof value !== "number") return value === null ? null : String(value);
+    return value && Math.abs(value) < 1e-3 ? value.toExponential() : String(value);
+  }
+
+  // Settings with their values as text.
+  const texts = (settings) =>
+    settings.map((each) => ({ ...each, ...Object.fromEntries(["value", "default", "preset", "last"].map((name) => [name, text(each[name])])) }));
+
   // Whether two texts are the same value: 1e-5 is 0.00001.
   function same(one, other) {
     const [a, b] = [one, other].map((each) => String(each ?? "").trim());
@@ -98,5 +108,5 @@ window.ksFields = (() => {
     throw Object.assign(error, { status: answer.status, fields: found.fields ?? {} });
   }
 
-  return { make, same, matches, field, call };
+  return { make, texts, same, matches, field, call };
 })();

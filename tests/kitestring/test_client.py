@@ -73,6 +73,24 @@ def test_settings_are_those_of_the_loop(served, studio):
     assert (weight["value"], weight["default"]) == (0.05, 0.05)
 
 
+def test_settings_are_saved_in_config_toml(served, studio):
+    file = served.db.workspace / "config.toml"
+    file.write_text("# mine\n[ppo]\nlr = 1e-5 # slow\n")
+    seen = studio.config()
+    rate = next(each for each in seen.settings if each.name == "ppo.lr")
+    assert (rate.value, rate.label, rate.applies) == (1e-5, "Policy learning rate", "stage")
+    assert len(seen.frame()) == len(seen.settings)
+    saved = studio.configure({"ppo.lr": 2e-5, "labeling.practice": False}, version=seen.version)
+    assert file.read_text() == "# mine\n[ppo]\nlr = 2e-05 # slow\n"
+    assert saved.version != seen.version
+    with pytest.raises(StudioError, match="changed on disk") as error:
+        studio.configure({"ppo.lr": 3e-5}, version=seen.version)
+    assert error.value.status == 409
+    with pytest.raises(StudioError, match=r"ppo.epochs=0 must be at least 1; ppo.lr='x' must be"):
+        studio.configure({"ppo.lr": "x", "ppo.epochs": 0})
+    file.unlink()
+
+
 def test_runs_their_settings_and_their_curves(served, studio):
     listed = studio.runs()
     assert [run.id for run in listed][-1] == "run-1-sampling"

@@ -36,6 +36,7 @@ NOT_CALLED: dict[str, str] = {
     "GET /label/api/live": "live conversations need a person",
     "POST /label/api/live/prepare": "live conversations need a person",
     "POST /label/api/live/turns": "live conversations need a person",
+    "GET /research/api/loop/form": "for the page; status() and settings() have what it returns",
 }
 """Routes that Python needs no method for, and why."""
 
@@ -50,7 +51,7 @@ FILLED_IN = {"before", "ruling", "id"}
 """Fields that the client fills in itself, besides a file's name."""
 
 SAME = {
-    "Row": "Judgment", "PromptRow": "Prompt", "StudioStatus": "Status", "SettingView": "Setting",
+    "Row": "Judgment", "PromptRow": "Prompt", "StudioStatus": "Status", "SettingView": "Setting", "ConfigFile": "ConfigFile",
     "ModelBoard": "Leaderboard", "ModelRank": "Rank", "GateReport": "Gate", "PairInFull": "Pair",
     "ListedFlag": "Flag", "GivenAnswer": "FlagAnswer", "Comparison": "Curves",
     "storage__browsing__runs__Curve": "Curve",
@@ -85,6 +86,8 @@ ROUTES = {
     "runs.get": "GET /research/api/runs/{id}",
     "runs.list": "GET /research/api/runs",
     "settings": "GET /research/api/settings",
+    "settings.list": "GET /research/api/config",
+    "settings.save": "POST /research/api/config",
     "status": "GET /research/api/status",
     "train": "POST /research/api/loop/train",
     "adjudicate.list": "GET /research/api/adjudication",

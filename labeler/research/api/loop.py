@@ -16,7 +16,7 @@ from storage.errors import Conflict
 from storage.gate_report import GateReport, ModelBoard, Standing
 from storage.lineage_graph import LineageGraph, lineage_graph
 from storage.records import RunLabel
-from storage.reports import RewardReport, SettingView, Stopped
+from storage.reports import RewardReport, Stopped
 from storage.status import Status, status
 from storage.tables import run_labels, runs
 
@@ -40,10 +40,6 @@ def loop_routes(db: Database, loop: Loop, commands: Commands) -> list[APIRouter]
     def now() -> StudioStatus:
         found: dict[str, Any] = vars(status(db)) | {"trouble": db.health.trouble}
         return StudioStatus(**found, stopped=loop.stopped_stage(), waits=loop.can_train())
-
-    @routes.get("/settings")
-    def settings() -> list[SettingView]:
-        return loop.settings()
 
     @routes.post("/runs/{id}")
     def describe(
@@ -143,8 +139,17 @@ def _training_routes(db: Database, loop: Loop) -> APIRouter:
         return {"run": run}
 
     @routes.post("/retry")
-    def retry(overrides: Overrides = {}) -> dict[str, str]:  # noqa: B006
-        loop.retry(stopped(), overrides)
+    def retry(
+        overrides: Overrides = {},  # noqa: B006
+        run: Word = None,
+        attempt: Annotated[int | None, Body(embed=True)] = None,
+    ) -> dict[str, str]:
+        """With `run` and `attempt`, 409 if another run or attempt is stopped now."""
+        found, now_stopped = stopped(), loop.stopped_stage()
+        seen = (run or found, attempt or (now_stopped and now_stopped.attempt))
+        if now_stopped is None or seen != (now_stopped.run, now_stopped.attempt):
+            raise Conflict("The loop has changed since the form was opened. Open it again.")
+        loop.retry(found, overrides)
         return {"run": runs.listing(db)[-1].id}  # a retry is a new run
 
     @routes.post("/label-more")

@@ -1,6 +1,6 @@
 // The drawer that starts training or another attempt at a stopped stage: preset, six settings of the
 // method, what differs from the last training, and a search that adds any other setting.
-const { make, same, matches, field, call } = window.ksFields;
+const { make, texts, same, matches, field, call } = window.ksFields;
 const MAIN = { sft: "sft.", sampling: "sampling.", evaluate: "evaluate." }; // the settings of a stage without a method
 const FOUND = 8; // suggestions of the search
 
@@ -28,7 +28,7 @@ const find = (selector) => drawer.querySelector(selector);
 const [title, detail, why, preset, main, more, search, found, since, answer, start] = ["h2", "header p", ".ks-why", ".ks-preset select",
   ".ks-main", ".ks-more", "#train-search", "#train-found", ".ks-since", ".ks-answer-slot", "#train-start"].map(find);
 
-let form = null; // of /research/api/train
+let form = null; // of /research/api/loop/form
 let fields = new Map(); // name → field, of the settings in the drawer
 let added = []; // settings that the person added
 let method = "";
@@ -92,7 +92,7 @@ function compare() {
   if (!form.last) return;
   const other = form.settings.filter((each) => open(each) && each.last !== null && !same(value(each.name), each.last));
   const summary = since.firstElementChild;
-  summary.replaceChildren(make("b", "", other.length ? `${other.length} changed` : "No change"), ` from the last run (${form.last.name})`);
+  summary.replaceChildren(make("b", "", other.length ? `${other.length} changed` : "No change"), ` from the last run (${form.last})`);
   since.classList.toggle("ks-none", !other.length);
   if (!other.length) since.open = false;
   since.lastElementChild.replaceChildren(...other.map((each) => {
@@ -185,7 +185,8 @@ search.onkeydown = (event) => {
 // Opening and starting
 async function show() {
   try {
-    form = await call("train");
+    form = await call("loop/form");
+    form.settings = texts(form.settings);
   } catch (error) {
     element.querySelector(".ks-started").replaceChildren(note("bad", "The form cannot be opened.", error.message));
     return;
@@ -194,14 +195,14 @@ async function show() {
   fields = new Map();
   added = [];
   method = setting("optimize.method")?.value ?? "ppo";
-  title.textContent = stopped ? `Retry with changes: ${stopped.stage_label}` : form.iteration ? `Train iteration ${form.iteration}` : "Train";
+  title.textContent = stopped ? `Retry with changes: ${form.stage}` : form.iteration ? `Train iteration ${form.iteration}` : "Train";
   detail.textContent = stopped ? "Starts the stage again with these settings." : "Trains a reward model on all judgments so far, then the policy, and evaluates it.";
   start.textContent = stopped ? "Retry" : "Start training";
   start.disabled = !stopped && Boolean(form.reason);
   why.hidden = !stopped;
-  if (stopped) why.replaceChildren(note(stopped.status === "failed" ? "bad" : "warn", stopped.reason || `The stage was ${stopped.status}.`, stopped.remedy && `${stopped.flag_label}: ${stopped.remedy}`));
+  if (stopped) why.replaceChildren(note(stopped.status === "failed" ? "bad" : "warn", stopped.reason || `The stage was ${stopped.status}.`, stopped.remedy && `${form.flag}: ${stopped.remedy}`));
   answer.replaceChildren(...(start.disabled ? [note("info", "Can't start training.", form.reason)] : []));
-  const choices = [["workspace", "Workspace settings"], ...(form.last ? [["last", `Last run (${form.last.name})`]] : []), ["preset", "Defaults for this model"]];
+  const choices = [["workspace", "Workspace settings"], ...(form.last ? [["last", `Last run (${form.last})`]] : []), ["preset", "Defaults for this model"]];
   preset.replaceChildren(...choices.map(([choice, name]) => Object.assign(make("option", "", name), { value: choice })));
   preset.parentElement.hidden = Boolean(stopped);
   main.replaceChildren();
@@ -235,7 +236,7 @@ async function begin() {
   start.disabled = true;
   for (const made of fields.values()) made.fail("");
   try {
-    await (stopped ? call("retry", { run: stopped.run, attempt: stopped.attempt, changes: sent }) : call("train", { changes: sent }));
+    await (stopped ? call("loop/retry", { run: stopped.run, attempt: stopped.attempt, overrides: sent }) : call("loop/train", { overrides: sent }));
   } catch (error) {
     refused(error);
     return;
@@ -260,7 +261,9 @@ function refused(error) {
 preset.onchange = () => fill(preset.value);
 start.onclick = begin;
 find(".ks-close").onclick = find(".ks-cancel").onclick = () => drawer.close();
-drawer.onclick = (event) => event.target === drawer && drawer.close();
+drawer.onclick = (event) => {
+  if (event.target === drawer) drawer.close(); // the backdrop; a handler that returns false would cancel the click
+};
 find("form").onsubmit = (event) => event.preventDefault();
 find("form").onkeydown = (event) => {
   if (event.key === "Enter" && event.target.matches(".ks-setting input[type=text]")) begin();

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 import pytest
-from playwright.sync_api import Browser, Locator, Page, Route, expect
+from playwright.sync_api import Browser, Locator, Page, expect
 
 from labeler.app import create_app
 from labeler.research.charts import CHARTS_JS, PLOTTING_JS, Chart, Series, group
@@ -31,6 +31,7 @@ expect.set_options(timeout=SLOW)
 
 SECTIONS = {
     ("Overview", "Iterations"): "#iterations",
+    ("Overview", "Settings"): "#settings .ks-group",
     ("Overview", "Loop"): "#loop-glance",
     ("Runs", "Run"): "#run-card",
     ("Runs", "Compare"): "#compare .ks-table",
@@ -153,27 +154,19 @@ def test_a_researcher_overrules_the_gate(browser, world):
         expect(page.locator("#leaderboard .ks-range").first).to_be_visible()
 
 
-def test_nobody_can_type_a_setting_before_the_current_ones_are_loaded(browser, world):
-    with new_page(browser, cookie=world.cookie()) as page:
-        held: list[Route] = []
-        page.route("**/gradio_api/queue/**", lambda route: held.append(route))
-        page.goto(f"{world.server.url}/research/")
-        expect(page.get_by_role("link", name="Overview", exact=True)).to_be_visible()
-        page.wait_for_timeout(500)
-        assert held
-        expect(page.locator("#train")).to_be_hidden()
-        page.unroute_all(behavior="ignoreErrors")
-        page.reload()
-        expect(page.locator("#train")).to_be_visible()
-
-
 def test_train_is_pressed_then_the_run_fails_and_is_resumed(browser, world):
     with research_page(browser, world) as page:
         expect(page.locator("#loop-next")).to_contain_text("more labels to go")
-        page.locator("#setting-ppo-kl_weight textarea, #setting-ppo-kl_weight input").fill("0.1")
         page.locator("#train").click()
-        expect(page.locator("#train-answer")).to_contain_text("Changed: ppo.kl_weight=0.1")
-        assert world.loop.asked == [("train", {"ppo.kl_weight": "0.1"})]
+        page.locator("#setting-ppo-kl_weight").fill("0.1")
+        page.locator("#setting-ppo-lr").fill(" 0.00005 ")  # as before, written otherwise
+        page.locator("#train-search").fill("center")
+        page.keyboard.press("Enter")
+        page.locator("#setting-reward-center").uncheck()
+        page.locator("#train-start").click()
+        expect(page.locator("#train-answer")).to_contain_text("Changed: KL weight (β) 0.1, Center")
+        changed = {"ppo.kl_weight": "0.1", "reward.center": "false"}
+        assert world.loop.asked == [("train", changed)]
 
         # From here on nothing is pressed: the open page must see the failure by itself.
         world.loop.reason = "Iteration 2 is in its policy phase."

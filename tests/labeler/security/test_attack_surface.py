@@ -59,10 +59,10 @@ PAGE = (
 READ_BY_VIEWERS = (
     "openapi.json", "status", "settings", "runs", "runs/curves", "runs/0/log",
     "iterations/0", "iterations/0/evaluation", "gate", "leaderboard", "reward", "lineage", "lineage/0",
-    "judgments", "judgments/0", "flags",
+    "judgments", "judgments/0", "flags", "loop/form",
 )  # fmt: skip
 READ_BY_RESEARCHERS = ("audit", "webhooks/deliveries", "adjudication", "adjudication/0")
-READ_AND_CHANGED = ("runs/0", "prompts", "guidelines", "form", "practice")
+READ_AND_CHANGED = ("runs/0", "prompts", "guidelines", "form", "practice", "config")
 BOTH = ("gold", "people", "webhooks")
 ACTS = (
     *(f"loop/{act}" for act in ("train", "cancel", "resume", "retry", "label-more")),

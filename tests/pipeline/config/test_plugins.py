@@ -15,12 +15,13 @@ from fastapi.testclient import TestClient
 
 from commands.studio import Studio
 from labeler.annotate.routes import explain_errors
-from labeler.research.overview.routes import settings_routes
+from labeler.research.api.loop import loop_routes
 from pipeline.config import plugins
 from pipeline.config.sections import Config
 from pipeline.config.shaping import ShapingConfig
 from pipeline.loop.loop import Loop
 from pipeline.shaping import require_available
+from storage.commands import Commands
 from storage.engine.database import Database
 from storage.tables import iterations, runs
 from tests.helpers.policy_world import add_iteration
@@ -83,9 +84,12 @@ def test_a_researcher_names_no_function_that_the_operator_has_not(
 def test_the_train_form_says_so_and_starts_nothing(loop: Loop, world: Database):
     app = FastAPI()
     explain_errors(app)
-    app.include_router(settings_routes(world, loop))  # type: ignore[arg-type]
+    for router in loop_routes(world, loop, Commands(world)):  # type: ignore[arg-type]
+        app.include_router(router)
     with TestClient(app) as client:
-        answer = client.post("/research/api/train", json={"changes": {"shaping.weights": SHELL}})
+        answer = client.post(
+            "/research/api/loop/train", json={"overrides": {"shaping.weights": SHELL}}
+        )
     assert answer.status_code == 422
     assert "os:system" in answer.json()["error"]
     assert "plugins.allowed" in answer.json()["error"]

@@ -169,12 +169,12 @@ def test_three_clicks_from_a_failed_run_to_another_attempt(loop: Loop, world: Da
             expect(page.locator("#loop-next")).not_to_contain_text("resume")
             page.get_by_role("link", name="Runs", exact=True).click()  # 1
             page.locator("#go-retry").click()  # 2
-            weight = page.locator("#setting-ppo-kl_weight :is(input, textarea)")
+            weight = page.locator("#setting-ppo-kl_weight")
             expect(weight).to_have_value("0.04")
             expect(page.locator("#setting-evaluate-prompts")).to_have_count(0)
             expect(page.locator("#train")).to_have_count(0)
-            page.locator("#retry").click()  # 3
-            expect(page.locator("#train-answer")).to_contain_text("ppo.kl_weight=0.04")
+            page.locator("#train-start").click()  # 3
+            expect(page.locator("#train-answer")).to_contain_text("Changed: KL weight (β) 0.04.")
             expect(page.locator("#retry")).to_have_count(0)
             expect(page.locator("#train")).to_be_visible()
     again = runs.listing(world)[-1]

@@ -1,5 +1,5 @@
 // The settings page: every setting of config.toml in groups, with search, validation and saving.
-const { make, same, matches, field, call } = window.ksFields;
+const { make, texts, same, matches, field, call } = window.ksFields;
 const WHEN = { now: "good", stage: "neutral", iteration: "neutral", restart: "warn", workspace: "warn" };
 
 element.innerHTML = `<div class="ks-settings">
@@ -16,7 +16,7 @@ const find = (selector) => element.querySelector(selector);
 const [search, only, said, saving, dirty, discard, save, answer, groups, count] = ["[type=search]", ".ks-only", "[role=status]", ".ks-saving",
   ".ks-dirty", ".ks-discard", ".ks-save", ".ks-answer-slot", ".ks-groups", ".ks-count"].map(find);
 
-let page = null; // of /research/api/settings
+let page = null; // of /research/api/config
 let rows = []; // {setting, made, element, back, mark}
 
 const standard = (setting) => setting.preset ?? setting.default;
@@ -116,9 +116,13 @@ function summarize() {
   }
 }
 
+function take(found) {
+  page = { ...found, settings: texts(found.settings) };
+}
+
 async function load(kept = {}) {
   try {
-    page = await call("settings");
+    take(await call("config"));
   } catch (error) {
     tell("bad", "Settings cannot be loaded.", error.message);
     return;
@@ -138,7 +142,7 @@ async function store() {
   save.disabled = true;
   const sent = changes();
   try {
-    page = await call("settings", { version: page.version, changes: sent });
+    take(await call("config", { version: page.version, changes: sent }));
     build({});
     const names = Object.keys(sent);
     const when = [...new Set(names.map((name) => page.settings.find((each) => each.name === name).applies_text))];
