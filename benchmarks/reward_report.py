@@ -4,7 +4,7 @@
 
 Learning curves are simulated judgment by judgment: prompts differ in difficulty, models make mostly
 the same errors, and each model has a random deviation, overall and per prompt.  For the ceiling,
-two people judge items whose log-odds are normal, or items that are either clear or coin flips, with
+two people judge items whose log-odds are normal, or items that are either clear or decided by chance, with
 two items per prompt.
 """
 

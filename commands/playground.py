@@ -22,7 +22,7 @@ def ask_command(
         ),
     ] = [],  # noqa: B006 (typer copies it)
     temperature: Annotated[float, typer.Option(help="Sampling temperature; 0 is greedy.")] = 1.0,
-    top_p: Annotated[float, typer.Option(help="Nucleus sampling; 1 is off.")] = 1.0,
+    top_p: Annotated[float, typer.Option(help="Nucleus sampling; 1 disables it.")] = 1.0,
     max_tokens: Annotated[int, typer.Option(help="Tokens of a reply, at most.")] = 256,
     seed: Annotated[int | None, typer.Option(help="By default another one each time.")] = None,
     send: Annotated[

@@ -64,7 +64,7 @@ _LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Flow:
-    """A sign-in that has begun; `next` is the page to open afterwards, `invite` the secret of an
+    """A sign-in that has started; `next` is the page to open afterwards, `invite` the secret of an
     invite that it accepts, or empty."""
 
     state: str

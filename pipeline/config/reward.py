@@ -49,7 +49,7 @@ class RewardConfig(Section):
     margin: float = setting(
         0.0,
         "Required difference of rewards if a response is much better; clearly and slightly better "
-        "responses need 2/3 and 1/3 of it (Llama 2). 0 is off.",
+        "responses need 2/3 and 1/3 of it (Llama 2). 0 disables it.",
         low=0,
     )
     annotators: bool = setting(

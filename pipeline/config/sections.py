@@ -98,19 +98,19 @@ class LabelingConfig(Section):
     )
     gold_share: float = setting(
         0.02,
-        "Share of an annotator's pairs that are gold pairs, if there are any; 0 is off.",
+        "Share of an annotator's pairs that are gold pairs, if there are any; 0 disables them.",
         low=0,
         high=0.5,
     )
     gold_first: int = setting(
         6,
-        "Gold pairs among an annotator's first 40 pairs, if gold_share makes them fewer; 0 is off.",
+        "Gold pairs among an annotator's first 40 pairs, if gold_share makes them fewer; 0 disables them.",
         low=0,
         high=20,
     )
     reask_share: float = setting(
         0.03,
-        "Share of an annotator's pairs that repeat one of their own with the sides swapped; 0 is off.",
+        "Share of an annotator's pairs that repeat one of their own with the sides swapped; 0 disables them.",
         low=0,
         high=0.5,
     )
@@ -245,7 +245,7 @@ class GateConfig(Section):
     kl_raise: float = setting(
         3.0,
         "After the gate blocks a policy, PPO runs with at least this multiple of that policy's "
-        "ppo.kl_weight; 1 is off.",
+        "ppo.kl_weight; 1 disables it.",
         low=1,
     )
     most: float = setting(
@@ -282,7 +282,7 @@ class EvaluateConfig(Section):
     follow_ups: int = setting(
         16,
         "Prompts judged in the iteration that the new policy answers once more, for the annotators' "
-        "page; at least one for each annotator. 0 turns this off.",
+        "page; at least one for each annotator. 0 disables them.",
         low=0,
         high=1000,
     )

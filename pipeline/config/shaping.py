@@ -51,7 +51,7 @@ class ShapingConfig(Section):
     )
     floor: float | None = setting(
         None,
-        "Lower limit of the reward model's score; with 0, scores below 0 become 0. none is off.",
+        "Lower limit of the reward model's score; with 0, scores below 0 become 0. none disables it.",
     )
     words: int = setting(100, "overlong: maximum number of words without a penalty.", low=1)
     words_buffer: int = setting(

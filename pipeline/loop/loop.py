@@ -134,7 +134,7 @@ class Loop:
     def _training_blocked_by(self, current: Iteration, config: Config) -> str | None:
         """Why the iteration cannot be trained with these settings, or None."""
         if current.phase != "labeling":
-            return f"Iteration {current.number} is in its {current.phase} phase."
+            return self._busy(current)
         counted = worker_files.judgment_counts_by_kind(self._db, config.reward.learn_from)
         if not counted["used"]:
             return worker_files.no_labels(counted)
@@ -146,6 +146,17 @@ class Loop:
         except ValueError as error:
             return str(error)
         return None
+
+    def _busy(self, current: Iteration) -> str:
+        """What the iteration does instead of waiting for *Train*."""
+        if run := self.blocked_by():
+            return f"The {runs.name(run)} stage has stopped. Resume or retry it first."
+        if current.phase == "sampling":
+            return f"Iteration {current.number} is sampling its pairs."
+        if current.phase == "done":
+            return f"Iteration {current.number} is done. The next one starts automatically."
+        names = {"reward": "reward model", "evaluating": "evaluation"}
+        return f"Already training: {names.get(current.phase) or self._phase_name(current)}."
 
     def train(self, overrides: Mapping[str, str], *, by_operator: bool = False) -> None:
         """End labeling and train on all judgments so far, with `overrides` for this iteration.

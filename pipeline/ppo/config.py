@@ -98,7 +98,7 @@ class PPOConfig(Section):
     dual_clip: float = setting(
         0.0,
         "Limit of the ratio for tokens with a negative advantage, so that a large ratio does not "
-        "dominate the loss. 0 is off; other values must exceed 1.",
+        "dominate the loss. 0 disables it; other values must exceed 1.",
         source="Ye et al. (2020): 3",
         low=0,
     )
@@ -110,7 +110,7 @@ class PPOConfig(Section):
     value_clip: float = setting(
         0.2,
         "Maximum distance of a value from its value at rollout time, in reward units; a gain beyond it "
-        "has no gradient. 0 is off.",
+        "has no gradient. 0 disables it.",
         source="OpenAI baselines, TRL",
         low=0,
     )
@@ -124,7 +124,7 @@ class PPOConfig(Section):
         0.1, "Weight of the value error in the loss.", source="InstructGPT, TRL", low=0
     )
     entropy_weight: float = setting(
-        0.0, "Weight of the entropy bonus in the loss, per nat; 0 is off.", source="TRL", low=0
+        0.0, "Weight of the entropy bonus in the loss, per nat; 0 disables it.", source="TRL", low=0
     )
     gamma: float = setting(1.0, "Discount per token.", source="InstructGPT", above=0, high=1)
     lam: float = setting(
@@ -139,7 +139,7 @@ class PPOConfig(Section):
     )
 
     advantage_clip: float = setting(
-        0.0, "Clip advantages to ± this value after whitening; 0 is off.", low=0
+        0.0, "Clip advantages to ± this value after whitening; 0 disables it.", low=0
     )
 
     # The value function.
@@ -211,20 +211,20 @@ class PPOConfig(Section):
     target_kl: float = setting(
         0.0,
         "End an update early when a minibatch's KL from the rollout policy exceeds this, in nats per "
-        "token. 0 is off.",
+        "token. 0 disables it.",
         source="Spinning Up; .04 in the demo",
         low=0,
     )
     kl_budget: float = setting(
         0.0,
-        "End the run when the KL to the reference exceeds this, in nats per response. 0 is off.",
+        "End the run when the KL to the reference exceeds this, in nats per response. 0 disables it.",
         low=0,
     )
 
     reward_collapse: float = setting(
         0.0,
         "End the run when the mean score of the last 5 updates is this many standard deviations below "
-        "that of the first 5. 0 is off.",
+        "that of the first 5. 0 disables it.",
         low=0,
     )
 
@@ -242,7 +242,7 @@ class PPOConfig(Section):
         source="OpenRLHF, trlX",
     )
     score_clip: float = setting(
-        0.0, "Clip scores to ± this value after scaling; 0 is off.", source="trlX: 10", low=0
+        0.0, "Clip scores to ± this value after scaling; 0 disables it.", source="trlX: 10", low=0
     )
     whiten_rewards: bool = setting(
         False,
@@ -258,12 +258,12 @@ class PPOConfig(Section):
     )
     top_k: int = setting(
         0,
-        "Sample from this many of the likeliest tokens; 0 is off. Log-probabilities ignore it.",
+        "Sample from this many of the likeliest tokens; 0 disables it. Log-probabilities ignore it.",
         low=0,
     )
     top_p: float = setting(
         1.0,
-        "Sample from the likeliest tokens with this total probability; 1 is off. Log-probabilities "
+        "Sample from the likeliest tokens with this total probability; 1 disables it. Log-probabilities "
         "ignore it, so PPO is exact only at 1.",
         above=0,
         high=1,

@@ -444,7 +444,7 @@ def main(folder: Path, port: int, what: str) -> None:
             seeding.judge_policies(2, wins=0.78)
         if what == "failed":
             seeding.failed_ppo(3)
-            reason = "Iteration 3 is in its policy phase."
+            reason = "Already training: PPO."
     loop = RecordingLoop(reason, with_db)
     app = create_app(
         with_db, loop=loop, admin=lambda *_: None, admin_token="x", accounts_required=False

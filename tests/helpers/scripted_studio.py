@@ -136,7 +136,7 @@ class ScriptedStudio:
         assert overrides == {}
         current = iterations.latest(self.db)
         if current.phase != "labeling":
-            raise ValueError(f"Iteration {current.number} is in its {current.phase} phase.")
+            raise ValueError(f"Already training: {current.phase}.")
         if self.fails:
             iterations.save(self.db, replace(current, phase="reward"))
             return

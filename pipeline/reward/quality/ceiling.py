@@ -6,7 +6,7 @@ E[q].  Items judged by two people measure how often they agree, A = E[q² + (1 �
 
     A  ≤  E[q]  ≤  (1 + √(2A − 1)) / 2
 
-The lower bound holds if every item is either clear or a coin flip, the upper if all are equally
+The lower bound holds if every item is either clear or decided by chance, the upper if all are equally
 clear; these are the bounds of Cover and Hart (1967, IEEE Trans. Inf. Theory 13).  The estimate
 assumes log-odds of p that are normal over items with mean 0, as in Bradley and Terry's model with
 normal rewards; A determines their standard deviation.

@@ -101,7 +101,7 @@ def measure_quality(
 def coin_log_loss(
     tie_model: TieModel, held_out: Sequence[JudgedPair], pairs: Sequence[JudgedPair]
 ) -> float | None:
-    """Log-loss of a baseline that predicts ties at other prompts' tie rate, and else a coin flip.
+    """Log-loss of a baseline that predicts ties at other prompts' tie rate, and else chance.
 
     None without judgments.  The tie model at d = 0 would be too weak a baseline: equal responses
     tie more often than others.  ``half`` and ``drop`` have no probability for a tie.

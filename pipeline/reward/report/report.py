@@ -213,7 +213,7 @@ def format_report(report: RewardReport) -> str:
     ]
     if quality.log_loss is not None:
         lines.append(
-            f"\nlog-loss {quality.log_loss:.3f} nats per judgment; coin flip at the tie rate: "
+            f"\nlog-loss {quality.log_loss:.3f} nats per judgment; chance at the tie rate: "
             f"{quality.coin_log_loss:.3f}"
         )
     if quality.calibration:

@@ -141,7 +141,7 @@ def test_the_preview_of_the_guidelines_typesets_formulas(browser, world):
         expect(preview.locator(".math > math")).to_have_count(2)
 
 
-def test_a_researcher_overrules_the_gate(browser, world):
+def test_a_researcher_overrides_a_verdict(browser, world):
     with research_page(browser, world) as page:
         open_section(page, "Models", "Verdicts")
         expect(page.locator("#standing")).to_contain_text("provisional")
@@ -169,7 +169,7 @@ def test_train_is_pressed_then_the_run_fails_and_is_resumed(browser, world):
         assert world.loop.asked == [("train", changed)]
 
         # From here on nothing is pressed: the open page must see the failure by itself.
-        world.loop.reason = "Iteration 2 is in its policy phase."
+        world.loop.reason = "Already training: PPO."
         failed = world.seeding.failed_ppo(2)
         world.loop.stopped = Stopped(
             run=failed.id, attempt=1, stage="policy", status="failed", reason=failed.reason or "",

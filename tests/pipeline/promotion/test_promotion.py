@@ -356,7 +356,7 @@ def test_of_several_promoted_policies_the_newest_counts(world: Database):
     assert gate.last_promoted(policy_judgments.evidence(world)) == "policy-2"
 
 
-def test_an_iteration_that_was_begun_twice_is_the_same(loop: Loop, world: Database):
+def test_an_iteration_that_was_started_twice_is_the_same(loop: Loop, world: Database):
     compare(world, "policy-1", "sft-1", TWELVE_LOSSES)
     # As after a crash between the verdict and the new iteration.
     iterations.save(world, replace(iterations.get(world, 2), verdict="provisional"))

@@ -272,7 +272,7 @@ def test_a_report_for_people(tmp_path: Path):
     lines = text.splitlines()
     assert lines[0] == "r: enough for PPO"
     assert "  + 90 held-out preferences on 60 prompts are enough" in lines
-    assert "log-loss 0.842 nats per judgment; coin flip at the tie rate: 0.987" in lines
+    assert "log-loss 0.842 nats per judgment; chance at the tie rate: 0.987" in lines
     assert ["people", "disagree", "50%", "(20%", "to", "80%)", "6"] in [x.split() for x in lines]
     assert ["94%", "100%", "(66%", "to", "100%)", "9"] in [x.split() for x in lines]
     assert any(line.startswith("300 (75%)") for line in lines)

@@ -70,19 +70,23 @@ class VerdictsTab(Tab):
     def _lay_out_ruling(self) -> None:
         with gr.Column(elem_classes="ks-panel", visible=False) as self.overruling:
             heading_slot(
-                "Overrule the gate",
+                "Override verdict",
                 "applies to the policy selected above; the history records the reason",
             )
             with gr.Row():
                 self.ruling = gr.Dropdown(
-                    list(RULINGS), value="promote", label="Ruling", elem_id="ruling", min_width=220
+                    list(RULINGS),
+                    value="promote",
+                    label="Decision",
+                    elem_id="ruling",
+                    min_width=220,
                 )
                 self.reason = gr.Textbox(
                     label="Reason", placeholder="Why is the evidence insufficient or misleading?",
                     elem_id="ruling-reason", lines=2, scale=3, min_width=260,
                 )  # fmt: skip
             with gr.Row(elem_classes="ks-buttons"):
-                self.rule = gr.Button("Overrule", elem_id="rule")
+                self.rule = gr.Button("Override", elem_id="rule")
             self.answer = html_slot(elem_id="ruling-answer")
 
     def refresh(self, chosen: str | None, category: str = ALL) -> Updates:

@@ -88,7 +88,7 @@ def gate_notice(report: GateReport) -> Markup:
         return components.note(
             "bad",
             f"{found.policy} is blocked. The next iteration samples {report.last_promoted}.",
-            "The Models page shows the evidence. You can overrule the verdict there.",
+            "The Models page shows the evidence. You can override the verdict there.",
         )
     if not found.may_stop:
         return Markup("")
