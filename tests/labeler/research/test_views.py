@@ -525,8 +525,8 @@ def test_pages_hold_twelve():
 # Annotators
 
 
-def person(name: str, **work) -> Work:
-    return Work(annotator=Annotator(id=name, name=name), **work)
+def person(name: str, **work) -> people_view.Person:
+    return people_view.Person(work=Work(annotator=Annotator(id=name, name=name), **work))
 
 
 def test_names_and_comments_are_text():
