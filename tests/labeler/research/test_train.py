@@ -113,7 +113,7 @@ def test_a_retry_is_of_the_run_that_is_shown(live, routes, monkeypatch):
     assert routes.post("loop/retry", json={"overrides": {"ppo.lr": "0"}}).status_code == 422
     assert live.loop.asked == []
     shown = {"overrides": changes, "run": "run-7", "attempt": 1}
-    assert routes.post("loop/retry", json=shown).json() == {"run": "run-7"}
+    assert routes.post("loop/retry", json=shown).status_code == 200
     assert live.loop.asked == [("retry", ("run-7", changes))]
 
 
