@@ -13,7 +13,9 @@ from labeler.research.api.loop import loop_routes
 from labeler.research.api.settings import settings_routes
 from storage.commands import Commands
 from storage.engine.database import Database
+from storage.records import Run
 from storage.reports import Stopped
+from storage.tables import runs
 from tests.helpers.recording_loop import RecordingLoop
 from tests.helpers.research_seed import labeling_workspace
 from tests.helpers.research_tabs import Tabs, all_tabs
@@ -104,8 +106,10 @@ def test_the_answer_of_a_button_goes_when_a_stage_stops(live, monkeypatch):
     assert tab._forget_answer() == {tab.answer: ""}
 
 
-def test_a_retry_is_of_the_run_that_is_shown(live, routes, monkeypatch):
+def test_a_retry_is_of_the_run_that_is_shown(live, routes, db, monkeypatch):
     monkeypatch.setattr(live.loop, "stopped", FAILED)
+    again = Run(id="run-8", stage="policy", iteration=1, status="running", directory="runs/8")
+    runs.save(db, again)  # which the real loop makes
     changes = {"ppo.kl_weight": "0.1"}
     for stale in ({"run": "run-6", "attempt": 1}, {"run": "run-7", "attempt": 2}):
         answer = routes.post("loop/retry", json={"overrides": changes, **stale})
@@ -113,7 +117,7 @@ def test_a_retry_is_of_the_run_that_is_shown(live, routes, monkeypatch):
     assert routes.post("loop/retry", json={"overrides": {"ppo.lr": "0"}}).status_code == 422
     assert live.loop.asked == []
     shown = {"overrides": changes, "run": "run-7", "attempt": 1}
-    assert routes.post("loop/retry", json=shown).status_code == 200
+    assert routes.post("loop/retry", json=shown).json() == {"run": "run-8"}
     assert live.loop.asked == [("retry", ("run-7", changes))]
 
 
