@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import cached_property
 from typing import Literal
 
 from storage.records import check_choice, now
@@ -117,3 +118,11 @@ class Evidence:
     proxies: Mapping[str, str | None] = field(default_factory=dict)
     kl_weights: Mapping[str, float | None] = field(default_factory=dict)
     overrides: Mapping[str, StandingRuling] = field(default_factory=dict)
+
+    @cached_property
+    def by_pair(self) -> Mapping[frozenset[str], Sequence[PolicyJudgment]]:
+        """The judgments of each two models, in the order of `judged`."""
+        found: dict[frozenset[str], list[PolicyJudgment]] = {}
+        for row in self.judged:
+            found.setdefault(frozenset((row.first, row.second)), []).append(row)
+        return found

@@ -148,11 +148,13 @@ def judgments_against(
     evidence: Evidence, policy: str, opponent: str | None
 ) -> list[PolicyJudgment]:
     """Judgments between the two policies, oriented so that `policy` is `first`."""
+    if opponent is None:
+        return []
     found = []
-    for row in evidence.judged:
+    for row in evidence.by_pair.get(frozenset((policy, opponent)), ()):
         if (row.first, row.second) == (policy, opponent):
             found.append(row)
-        elif (row.first, row.second) == (opponent, policy):
+        else:
             predicted = None if row.predicted is None else 1 - row.predicted
             reversed_fields = {"first": row.second, "second": row.first, "outcome": 1 - row.outcome}
             found.append(replace(row, **reversed_fields, predicted=predicted))

@@ -12,22 +12,38 @@ from collections.abc import Sequence
 from storage.engine.database import Database
 from storage.records import AnnotatorKind
 
+# Snapshots grow, so the newest has nearly all judgments of the others: what it lacks is looked up in
+# the others, whose rows are many.
 _NEW = """
-    WITH taken AS (SELECT hash FROM snapshots WHERE iteration = $iteration),
-         earlier AS (SELECT hash FROM snapshots WHERE iteration < $iteration)
-    SELECT count(*) FILTER (judgment NOT IN (
-               SELECT judgment FROM snapshot_judgments WHERE snapshot IN (FROM earlier))) AS new
-    FROM snapshot_judgments WHERE snapshot IN (FROM taken)
-    HAVING (SELECT count(*) FROM taken) > 0 AND (SELECT count(*) FROM earlier) > 0
+    WITH taken AS MATERIALIZED (
+             SELECT DISTINCT judgment FROM snapshot_judgments
+             WHERE snapshot IN (SELECT hash FROM snapshots WHERE iteration = $iteration)),
+         earlier AS (SELECT hash, judgments FROM snapshots WHERE iteration < $iteration),
+         left_over AS MATERIALIZED (
+             SELECT judgment FROM taken WHERE judgment NOT IN (
+                 SELECT judgment FROM snapshot_judgments
+                 WHERE snapshot = (SELECT hash FROM earlier ORDER BY judgments DESC, hash LIMIT 1))),
+         older AS MATERIALIZED (
+             SELECT judgment FROM snapshot_judgments SEMI JOIN left_over USING (judgment)
+             WHERE snapshot IN (SELECT hash FROM earlier))
+    SELECT count(*) AS new FROM left_over WHERE judgment NOT IN (FROM older)
+    HAVING (SELECT count(*) FROM snapshots WHERE iteration = $iteration) > 0
+       AND (SELECT count(*) FROM earlier) > 0
 """
 _WAITING = """
-    SELECT count(*) AS n
-    FROM current_judgments AS j
-    JOIN annotators AS a ON a.id = j.annotator
-    JOIN comparisons AS c ON c.id = j.comparison
-    JOIN prompts AS p ON p.id = c.prompt
-    WHERE p.role <> 'held-out' AND list_contains($kinds, a.kind)
-      AND j.id NOT IN (SELECT judgment FROM snapshot_judgments)
+    WITH left_over AS MATERIALIZED (
+             SELECT j.id AS judgment
+             FROM current_judgments AS j
+             JOIN annotators AS a ON a.id = j.annotator
+             JOIN comparisons AS c ON c.id = j.comparison
+             JOIN prompts AS p ON p.id = c.prompt
+             WHERE p.role <> 'held-out' AND list_contains($kinds, a.kind)
+               AND j.id NOT IN (
+                 SELECT judgment FROM snapshot_judgments
+                 WHERE snapshot = (SELECT hash FROM snapshots ORDER BY judgments DESC, hash LIMIT 1))),
+         older AS MATERIALIZED (
+             SELECT judgment FROM snapshot_judgments SEMI JOIN left_over USING (judgment))
+    SELECT count(*) AS n FROM left_over WHERE judgment NOT IN (FROM older)
 """
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import random
 from dataclasses import replace
 
 import pytest
@@ -163,3 +165,28 @@ def test_a_blocked_policys_weight_is_raised_though_nothing_is_known_of_the_refer
     assert raised.ppo.kl_weight == pytest.approx(0.3)  # 3 · .1
     assert list(notes) == ["kl_raise"]
     assert gate.with_raised_kl_weight(config, ruled("promote")) == (config, {})
+
+
+def test_judgments_of_a_pair_keep_their_order_whatever_the_sides_and_the_others():
+    coin, names = random.Random(3), ["sft-1", "policy-1", "policy-2", "imported"]
+    (model, *_) = evidence(1).judged
+    rows = []
+    for n in range(200):
+        first, second = coin.sample(names, 2)
+        outcome, predicted = coin.choice([0.0, 0.5, 1.0]), coin.choice([None, 0.25])
+        rows.append(
+            replace(
+                model, comparison=f"c{n}", first=first, second=second, outcome=outcome,
+                predicted=predicted,
+            )
+        )  # fmt: skip
+    known = replace(evidence(1), judged=rows)
+    for policy, opponent in itertools.permutations(names, 2):
+        found = gate.judgments_against(known, policy, opponent)
+        plain = [row for row in rows if {row.first, row.second} == {policy, opponent}]
+        assert [row.comparison for row in found] == [row.comparison for row in plain]
+        wins = [row.outcome if row.first == policy else 1 - row.outcome for row in plain]
+        assert [(row.first, row.second, row.outcome) for row in found] == [
+            (policy, opponent, won) for won in wins
+        ]
+    assert gate.judgments_against(known, "policy-1", None) == []
