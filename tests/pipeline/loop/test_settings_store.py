@@ -189,6 +189,7 @@ def test_settings_with_which_the_iteration_could_not_go_on_are_refused(loop: Loo
     add_iteration(db, 1, phase="labeling", settings={"ppo.minibatch": "64"})
     with pytest.raises(InvalidSettings, match=r"ppo.minibatch=64 must divide ppo.rollouts=32"):
         save(loop, {"ppo.rollouts": "32"})
+    assert (db.workspace / "config.toml").read_text() == MINE
 
 
 def test_a_researcher_cannot_change_what_runs_code_or_names_files(loop: Loop, db: Database):
