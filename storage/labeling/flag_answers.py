@@ -47,6 +47,10 @@ _FLAGS = """
     WHERE ($all OR w.id IS NULL) AND ($comparison IS NULL OR f.comparison = $comparison)
     ORDER BY f.created_at, f.id
 """
+_UNJUDGED = """
+    SELECT DISTINCT f.comparison FROM open_flags AS f
+    ANTI JOIN current_judgments AS j ON j.comparison = f.comparison
+"""
 _ANSWERS = """
     SELECT a.flag, a.id, a.text, a.created_at, a.read_at, n.name AS researcher
     FROM flag_answers AS a LEFT JOIN annotators AS n ON n.id = a.researcher
@@ -162,3 +166,10 @@ def flags(db: Database, *, all: bool = False, comparison: str | None = None) -> 
         row["comment"], row["prompt"] = row["comment"] or "", row["prompt"] or ""
         found.append(ListedFlag(**row, state=state, answers=answers.get(row["id"], [])))
     return found
+
+
+def unjudged(db: Database) -> list[ListedFlag]:
+    """Open flags of pairs that nobody has judged, the newest first: no list of judgments has them."""
+    pairs = {row["comparison"] for row in db.read(_UNJUDGED)}
+    found = [each for each in flags(db) if each.comparison in pairs] if pairs else []
+    return found[::-1]

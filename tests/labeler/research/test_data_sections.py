@@ -14,10 +14,10 @@ from storage.browsing.judgments import Filter, browse
 from storage.browsing.pair import pair_in_full
 from storage.browsing.prompts import browse_prompts
 from storage.engine.database import Database
-from storage.labeling import adjudication
-from storage.records import Annotator, Prompt
+from storage.labeling import adjudication, flag_answers
+from storage.records import Annotator, Comparison, Completion, Flag, Prompt
 from storage.sides import shown_swapped
-from storage.tables import annotators, prompts
+from storage.tables import annotators, completions, prompts
 from tests.helpers.browsed import fill
 from tests.helpers.recording_loop import HOSTILE
 from tests.helpers.research_tabs import asked_by, laid_out, pressed
@@ -137,6 +137,44 @@ def test_flags_are_answered_and_cleared_from_the_pair(db) -> None:
     assert pair_in_full(db, "c-3").flags[0].state == "cleared"
     refused = tab._act(pressed("clear", "f-9"), rosa, *NOTHING, [], "j-4")
     assert "flag &#39;f-9&#39;" in refused[tab.answer]
+
+
+def test_a_flag_of_a_pair_that_nobody_judged_is_in_the_list(db) -> None:
+    completions.add(
+        db,
+        [
+            Completion(
+                id=f"r-{n}",
+                prompt=Prompt.make("Odd?", role="train").id,
+                policy="policy-1",
+                text=f"{n}",
+            )
+            for n in "ab"
+        ],
+    )
+    prompt = Prompt.make("Odd?", role="train")
+    prompts.add(db, [prompt])
+    pair = Comparison(
+        id="c-9", prompt=prompt.id, first="r-a", second="r-b", iteration=2, arm="random"
+    )
+    db.write(
+        lambda tx: tx.store(
+            pair, Flag(id="f-9", comparison="c-9", annotator="id-bob", comment="<b>cut</b> off")
+        )
+    )
+    tab = judgments_tab(db)
+    everything = ["c-9", *(f"j-{n}" for n in range(7, 0, -1))]
+    assert listed(tab.refresh(*NOTHING, [], "")[tab.list]) == everything
+    assert listed(tab._filter(*NOTHING[:-1], ["flagged"], "")[tab.list]) == ["c-9", "j-5", "j-4"]
+    assert "c-9" not in listed(tab._filter("", "id-ann", *NOTHING[2:], "")[tab.list])
+    opened = tab._open(pressed("open", "c-9"))[tab.pair]
+    assert "&lt;b&gt;cut&lt;/b&gt; off" in opened
+    said = tab._act(
+        pressed("answer-and-clear", "f-9", text="Thank you."), asked_by(db), *NOTHING, [], "c-9"
+    )
+    assert "finds the answer" in said[tab.answer]
+    assert listed(said[tab.list]) == everything[1:]
+    assert [answer.text for answer in flag_answers.own_answers(db, "id-bob")] == ["Thank you."]
 
 
 def test_a_pair_is_sent_and_ruled_on_without_sight_of_the_votes(db) -> None:

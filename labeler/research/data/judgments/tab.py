@@ -144,12 +144,28 @@ class JudgmentsTab(Tab):
         filtered = bool(filters[0] or filters[-1] or any(each != _ANY for each in filters[1:-1]))
         return updates | {
             self.total: render(components.detail(components.plural(found.total, "judgment"))),
-            self.list: render(view.listing(found, opened, filtered=filtered, now=now())),
+            self.list: render(
+                view.listing(
+                    found,
+                    opened,
+                    filtered=filtered,
+                    now=now(),
+                    flagged=self._unjudged(filters, befores),
+                )
+            ),
             self.back: gr.Button(interactive=bool(befores)),
             self.forth: gr.Button(interactive=found.after is not None),
             self.befores: befores,
             self.pair: self._pair(opened),
         }
+
+    def _unjudged(self, filters: list[Any], befores: list[str]) -> list[flag_answers.ListedFlag]:
+        """Flags of pairs without a judgment: on the first page of the whole list or of flagged pairs."""
+        *others, only = filters
+        wanted = not befores and only in ([], None, ["flagged"])
+        if not wanted or others[0] or any(each != _ANY for each in others[1:]):
+            return []
+        return flag_answers.unjudged(self._db)
 
     def _counted(self, found: Listing, filters: list[Any]) -> Updates:
         """The choices of each filter with their counts, and what is chosen."""

@@ -10,7 +10,7 @@ from labeler.html import components
 from labeler.html.components import Markup
 from labeler.research.data.pair_view import OUTCOMES, asking, texts
 from labeler.research.models.lineage.graph import of_model
-from storage.browsing.judgments import Listing, Row
+from storage.browsing.judgments import SNIPPET, Listing, Row
 from storage.browsing.pair import GivenJudgment, PairInFull, Predicted
 from storage.labeling.adjudication import GivenRuling
 from storage.labeling.flag_answers import ListedFlag
@@ -39,12 +39,38 @@ _NO_JUDGMENTS = components.empty(
 _NO_MATCH = components.empty("No judgment matches", "Change or clear the filters.")
 
 
-def listing(found: Listing, opened: str, *, filtered: bool, now: datetime) -> Markup:
-    """A page of the list; the judgment `opened` is marked."""
-    if not found.rows:
+def listing(
+    found: Listing,
+    opened: str,
+    *,
+    filtered: bool,
+    now: datetime,
+    flagged: Sequence[ListedFlag] = (),
+) -> Markup:
+    """A page of the list, after `flagged` pairs that nobody has judged; what is `opened` is marked."""
+    if not found.rows and not flagged:
         return _NO_MATCH if filtered else _NO_JUDGMENTS
     return Markup('<div class="ks-listed">{}</div>').format(
-        components.lines(_item(row, row.id == opened, now) for row in found.rows)
+        components.lines(
+            [
+                *(_flagged(flag, flag.comparison == opened, now) for flag in flagged),
+                *(_item(row, row.id == opened, now) for row in found.rows),
+            ]
+        )
+    )
+
+
+def _flagged(flag: ListedFlag, opened: bool, now: datetime) -> Markup:
+    return Markup(
+        '<button type="button" data-open="{}"{}><span class="ks-first" dir="auto">{}</span>'
+        '<span class="ks-about"><b>No judgment</b><span dir="auto">{}</span><span>{}</span>{}</span></button>'
+    ).format(
+        flag.comparison,
+        Markup(' aria-current="true"') if opened else "",
+        " ".join(flag.prompt.split())[:SNIPPET] or "(no text)",
+        flag.annotator or "unknown annotator",
+        components.ago(flag.created_at, now),
+        components.badge(*_BADGES["flagged"]),
     )
 
 
