@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 
 from storage.records import Message
@@ -16,3 +17,11 @@ class NoLongerThan:
     def __call__(self, messages: Sequence[Message], _answers: Sequence[str]) -> str | None:
         longest = max(len(message.content) for message in messages)
         return f"{longest} characters are too long" if longest > self.most else None
+
+
+class Slow:
+    """Takes a minute for each row."""
+
+    def __call__(self, _messages: Sequence[Message], _answers: Sequence[str]) -> str | None:
+        time.sleep(60)
+        return None

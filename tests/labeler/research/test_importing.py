@@ -186,10 +186,17 @@ def test_all_rows_left_out_are_downloaded_and_no_cell_is_a_formula(client):
     found = list(csv.DictReader(io.StringIO(answer.text)))
     assert [int(each["row"]) for each in found] == list(range(2, 1_502))
     assert {each["left out because"] for each in found} == {"bad"}
-    unread = uploaded(client, b"=cmd|' /C calc'!A0,prompt\n", "x.csv")
-    job = run(client, upload=unread, kind="prompts", preview=True)
+    # The name of a question begins the reason.
+    record = {
+        "fields": {"prompt": "p", "response_a": "x", "response_b": "y"},
+        "responses": {"=1+1": [{"value": "neither of them", "user_id": "u"}]},
+    }
+    upload = uploaded(client, lines(record))
+    names = {"question": "=1+1"}
+    job = run(client, upload=upload, kind="judgments", source="argilla", names=names, preview=True)
+    assert job["left_out"]["rows"][0]["reason"].startswith("=1+1 is")
     text = client.get("/research/download/left-out", params={"id": job["id"]}).text
-    assert not [cell for row in csv.reader(io.StringIO(text)) for cell in row if cell[:1] in "=+-@" and cell]  # fmt: skip
+    assert list(csv.reader(io.StringIO(text)))[1][2].startswith("'=1+1 is")
     assert client.get("/research/download/left-out", params={"id": "unknown"}).status_code == 404
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from huggingface_hub import HfApi
 
 from storage.commands import Commands
 from storage.control import Control, ImportCancelled
@@ -109,12 +110,21 @@ def test_a_cancelled_push_makes_no_commit(db: Database, hub: ModelHub) -> None:
     assert hub.files == {}
 
 
-def test_a_refusal_of_the_hub_does_not_tell_the_token(db: Database, hub: ModelHub) -> None:
+def test_a_refusal_of_the_hub_does_not_tell_the_token(
+    db: Database, hub: ModelHub, monkeypatch: pytest.MonkeyPatch
+) -> None:
     hub.refuses = True
     with pytest.raises(ValueError, match="the hub refused me/policy") as refused:
         push_model(db, "policy-1", "me/policy")
     assert TOKEN not in str(refused.value)
     assert refused.value.__cause__ is None
+
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(f"the header Bearer {TOKEN} is wrong")
+
+    monkeypatch.setattr(HfApi, "create_repo", fail)
+    with pytest.raises(ValueError, match="the header Bearer … is wrong"):
+        push_model(db, "policy-1", "me/policy")
 
 
 @pytest.mark.parametrize("name", ["policy", "a/b/c", "../x", "me/", "me/a b", "https://x/y"])

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 
+from storage.control import Control, ImportCancelled
 from storage.engine.database import Database
 from storage.importing.apart import import_apart
 from storage.importing.imports import BadFile, ImportInterrupted, import_judgments, import_pairs
 from storage.importing.long_rows import LengthCheck
 from storage.importing.target import DatabaseTarget
 from tests.helpers.import_files import ROW, everything, judgments
+from tests.helpers.short_prompts import Slow
 
 ROWS = [{**ROW, "prompt": f"Question {n}", "annotator": f"person {n % 3}"} for n in range(400)]
 
@@ -78,3 +82,14 @@ def test_a_process_that_is_killed_is_reported_and_the_next_import_completes_it(
     import_apart(import_judgments, db, path)
     assert len(judgments(db)) == 400
     assert imports_running() == []
+
+
+def test_a_cancelled_import_ends_while_its_process_reads(db: Database, file: Any) -> None:
+    control = Control()
+    threading.Timer(2, control.cancel).start()
+    before = time.monotonic()
+    with pytest.raises(ImportCancelled):
+        import_apart(import_judgments, db, file(ROWS), length=LengthCheck(Slow()), control=control)
+    assert time.monotonic() - before < 30
+    assert imports_running() == []
+    assert judgments(db) == []
