@@ -91,6 +91,9 @@ def runs_command(
     method: Annotated[str | None, typer.Option(help="Policies by this method, as dpo.")] = None,
     name: Annotated[str | None, typer.Option(help='Name the run; "" removes the name.')] = None,
     note: Annotated[str | None, typer.Option(help='Note on the run; "" removes it.')] = None,
+    log: Annotated[
+        int | None, typer.Option(help="The last lines of the log of one run.", min=1, max=10_000)
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """List the runs and the settings that changed from run to run, show one run, or compare runs.
@@ -105,14 +108,17 @@ def runs_command(
         raise ValueError(
             "give a run, filters such as --iteration, or --compare, not several of them"
         )
-    if run is None and (name is not None or note is not None):
-        raise ValueError("--name and --note describe one run: give its id")
+    if run is None and (name is not None or note is not None or log is not None):
+        raise ValueError("--name, --note and --log belong to one run: give its id")
     if compare:
         _compare(workspace, compare, metric, as_json=as_json)
         return
     with connect(workspace) as target:
         if name is not None or note is not None:
             target.call("runs.describe", id=run, name=name, note=note)
+        if log is not None:
+            print(target.call("runs.log", id=run, tail=log)["log"])
+            return
         found = (
             target.call("runs.list", **filters) if run is None else target.call("runs.get", id=run)
         )

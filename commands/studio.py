@@ -91,6 +91,7 @@ class Studio:
         self.commands.register("resume", self._resume)
         self.commands.register("retry", self._retry)
         self.commands.register("cancel", self._cancel)
+        self.commands.register("runs.log", self._log)
         self.commands.register("label-more", lambda: self.loop.label_more(self.loop.stopped().id))
         self.commands.register("settings", lambda: [asdict(s) for s in self.loop.settings()])
         self.commands.register("settings.list", self.loop.workspace_settings)
@@ -119,6 +120,10 @@ class Studio:
             raise ValueError("no stage is running; there is nothing to cancel")
         self.loop.cancel(running[-1].id)
         return {"run": running[-1].id, "stage": runs.name(running[-1])}
+
+    def _log(self, id: str, tail: int = 200) -> dict[str, str]:
+        """The last lines of a run's log."""
+        return {"log": self.loop.log(id, tail)}
 
     def _train(self, overrides: dict[str, str]) -> None:
         self.loop.train(overrides, by_operator=True)

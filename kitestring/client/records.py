@@ -179,6 +179,7 @@ class RunDetails:
     flags: tuple[str, ...]
     changed: tuple[Mapping[str, Any], ...]
     settings: Mapping[str, Any]
+    resources: Mapping[str, Any] | None
 
 
 @dataclass(frozen=True, kw_only=True)

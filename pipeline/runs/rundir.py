@@ -7,6 +7,7 @@
             lock             locked (flock) by the worker as long as it lives
             pid              the worker's process group, for signals to all of its processes
             events.jsonl     progress, metrics and notes; one line each, numbered by `seq`
+            resources.jsonl  CPU, memory and GPUs that the worker used, every ten seconds
             log.txt          standard output and error of the worker
             trackers/        files of TensorBoard, trackio and wandb (worker.report_to)
             checkpoint/      what a resume starts from; of PPO: checkpoint/checkpoints/step-000042/state.pt
@@ -116,6 +117,7 @@ class RunDirectory:
         self.snapshots = self.path / "snapshots"
         self.events = self.path / "events.jsonl"
         self.log = self.path / "log.txt"
+        self.resources = self.path / "resources.jsonl"
 
     @classmethod
     def create(cls, path: Path, job: Job) -> RunDirectory:

@@ -27,7 +27,7 @@ from typing import Any
 from pipeline.config.sections import WorkerConfig
 from pipeline.runs.cancellation import WAS_CANCELLED, Cancelled, request_cancel
 from pipeline.runs.rundir import Job, Report, RunDirectory
-from pipeline.worker import distributed
+from pipeline.worker import distributed, resources
 from storage.reports import to_json
 
 JOB_MODULES = {
@@ -84,6 +84,7 @@ def _work(directory: RunDirectory, lock: int) -> dict[str, Any]:
         with (
             _tracked(job, report, directory),
             distributed.launch_ranks(job, directory.path, lock=lock),
+            resources.sampled(directory),
         ):
             summary = stage.run(job, report, directory)
     finally:

@@ -84,6 +84,7 @@ ROUTES = {
     "runs.compare": "GET /research/api/runs/curves",
     "runs.describe": "POST /research/api/runs/{id}",
     "runs.get": "GET /research/api/runs/{id}",
+    "runs.log": "GET /research/api/runs/{id}/log",
     "runs.list": "GET /research/api/runs",
     "settings": "GET /research/api/settings",
     "settings.list": "GET /research/api/config",

@@ -21,7 +21,7 @@ from labeler.research.top import headline
 from storage.engine.database import Database
 from storage.errors import NotFound
 from storage.records import MAX_RUN_NAME, MAX_RUN_NOTE, Run, RunLabel, now
-from storage.tables import prompts, run_labels, run_settings, runs, snapshots
+from storage.tables import prompts, run_labels, run_resources, run_settings, runs, snapshots
 
 LATEST = "latest"
 """The choice that follows the newest run."""
@@ -140,6 +140,7 @@ class RunsTab(Tab):
                     cancelling=cancelling,
                     changed=changed,
                     label=label,
+                    resources=run_resources.used(self._db, run),
                     earlier=runs.attempts(listed, run)[:-1],
                 )
             ),

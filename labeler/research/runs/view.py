@@ -15,6 +15,7 @@ from labeler.research.charts import Chart, Limit, Series
 from labeler.research.phases import STAGE_LABELS, STATUS_TONES, reading_name, stopping
 from storage.records import Prompt, Run, RunLabel, RunNote
 from storage.tables import runs
+from storage.tables.run_resources import ResourceUse
 from storage.tables.run_settings import Changed, settings_of
 
 if TYPE_CHECKING:
@@ -208,10 +209,12 @@ def card(
     changed: Sequence[Changed] = (),
     earlier: Sequence[Run] = (),
     label: RunLabel | None = None,
+    resources: ResourceUse | None = None,
 ) -> Markup:
     """A run, its progress, the first settings that changed, and why it failed or was cancelled.
 
-    `earlier` are the attempts that the run retries, oldest first; `label` has its name and note.
+    `earlier` are the attempts that the run retries, oldest first; `label` has its name and note,
+    `resources` what its worker uses or used.
     """
     status, status_tone = run.status, STATUS_TONES[run.status]
     if cancelling:
@@ -247,6 +250,7 @@ def card(
         components.detail(_where(run, seconds_left, cancelling)),
         _changed_line(changed),
         _attempts_line(earlier),
+        _resources_line(resources),
         why,
         css="ks-run-card",
     )
@@ -273,6 +277,26 @@ def _attempts_line(earlier: Sequence[Run]) -> Markup:
     return Markup('<div><span class="ks-detail">Earlier attempts: {}</span></div>').format(
         Markup(" · ").join(links)
     )
+
+
+def _resources_line(found: ResourceUse | None) -> Markup:
+    if found is None:
+        return Markup("")
+    parts = [
+        f"CPU {found.mean_cpu:.1f} cores on average",
+        f"memory {_gigabytes(found.memory)}, peak {_gigabytes(found.peak)}",
+    ]
+    for gpu in found.gpus:
+        busy = "" if gpu.utilisation is None else f", {gpu.utilisation:.0%} busy"
+        parts.append(
+            f"{gpu.name}: {_gigabytes(gpu.memory)} of {_gigabytes(gpu.total)}, "
+            f"peak {_gigabytes(gpu.peak)}{busy}"
+        )
+    return Markup("<div>{}</div>").format(components.detail(" · ".join(parts)))
+
+
+def _gigabytes(size: float) -> str:
+    return f"{size / 1e9:.1f} GB"
 
 
 _NAMED = 4

@@ -76,6 +76,8 @@ def test_sft(models: dict[str, str], tmp_path: Path):
     assert kinds == {"progress", "metrics"}
     assert_defined(directory)
     assert "sft of iteration 2, attempt 1" in directory.log.read_text()
+    sample = json.loads(directory.resources.read_text().splitlines()[-1])
+    assert sample["memory"] > 100_000_000  # torch alone
 
 
 def test_reward(trained: dict[str, str]):
