@@ -9,15 +9,14 @@ import time
 from dataclasses import replace
 
 import pytest
-from typer.testing import CliRunner
 
-from commands.app import app
 from pipeline.runs.rundir import RunDirectory
 from pipeline.worker.resources import Sampler, sampled
 from storage.commands import Commands
 from storage.engine.database import Database
 from storage.records import Run
 from storage.tables import run_resources, runs
+from tests.helpers.command_line import run as launch
 
 
 @pytest.fixture
@@ -87,5 +86,4 @@ def test_the_command_prints_the_end_of_the_log(db: Database, run: Run):
     runs.save(db, replace(run, status="failed", reason="stopped"))
     place = str(db.workspace)
     db.close()
-    done = CliRunner().invoke(app, ["runs", "r", "--log", "2", "--workspace", place])
-    assert (done.exit_code, done.stdout) == (0, "line 298\nline 299\n")
+    assert launch("runs", "r", "--log", "2", "--workspace", place) == "line 298\nline 299\n"
