@@ -34,6 +34,7 @@ from storage.records import (
     RunNote,
 )
 from storage.reports import Stopped
+from storage.tables.run_resources import GpuUse, ResourceUse
 from storage.tables.run_settings import Changed, changed, run_before
 from tests.helpers.recording_loop import HOSTILE
 from tests.helpers.research_seed import kl_flag
@@ -395,6 +396,16 @@ def test_the_card_of_a_retry_says_what_it_took_and_links_the_earlier_attempts():
     )
     assert "attempt 3 · started 10 h ago · took 2 min 5 s" in seen
     assert '<a href="?tab=runs&amp;run=run-1">attempt 2, failed</a>' in seen
+
+
+def test_the_card_says_what_a_run_uses():
+    gpu = GpuUse(name="H100", memory=30 * 10**9, total=80 * 10**9, peak=70 * 10**9, utilisation=0.5)
+    use = ResourceUse(
+        samples=3, cpu=1.0, mean_cpu=1.26, memory=2 * 10**9, peak=35 * 10**8, gpus=(gpu,)
+    )
+    seen = runs_view.card(run(), now=NOON, seconds_left=None, resources=use)
+    assert "CPU 1.3 cores on average · memory 2.0 GB, peak 3.5 GB" in seen
+    assert "H100: 30.0 GB of 80.0 GB, peak 70.0 GB, 50% busy" in seen
 
 
 def test_the_card_of_a_running_run_says_how_long_it_still_takes():
