@@ -235,6 +235,11 @@ class OpenFlag:
     """Answers so far, the oldest first."""
 
 
+def open_flags(db: Database) -> int:
+    """The number of flags that no researcher has cleared."""
+    return _count(db, "SELECT count(*) AS n FROM open_flags")
+
+
 def flags(db: Database, *, limit: int = 100) -> list[OpenFlag]:
     """Open flags, newest first."""
     return [OpenFlag(**row) for row in db.read(_FLAGS, limit=limit)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,10 +13,12 @@ from labeler.research.charts import Chart, Series, group
 from labeler.research.models.verdicts import view as verdicts_view
 from labeler.research.phases import STATUS_TONES, has_stopped, phase_title
 from labeler.research.reading import latest_run
+from storage.gate_report import GateReport
 from storage.records import Iteration, ModelVersion, Run
 from storage.reports import Evaluation, RewardFigures, from_json
 from storage.tables.iterations import candidate_of
-from storage.tables.runs import count_attempts, methods_used
+from storage.tables.run_settings import Changed, changed_in_all
+from storage.tables.runs import count_attempts, methods_used, name
 
 TRAINING = ("reward", "policy")
 """Stages whose duration the history shows."""
@@ -75,6 +78,80 @@ def table(
         components.table(_COLUMNS, rows, caption="Iterations"),
         cautions(newest_first, versions),
         css="ks-history",
+    )
+
+
+NEWEST = 5
+"""Iterations on the Overview page."""
+
+_NEWEST_COLUMNS = (
+    Column("Iteration"),
+    Column("Changed settings", "left", "Of the policy's training, since the run before."),
+    Column("People", "right", "Share of judgments that prefer the policy to SFT, with its 95% interval."),
+    Column("Reward model", "right", "Share of held-out prompts on which the reward model prefers the "
+           "policy to SFT."),
+    Column("KL", "right", "KL from SFT to the policy, nats per response."),
+    Column("Length", "right", "Mean tokens per response."),
+)  # fmt: skip
+
+
+def newest(
+    iterations: Sequence[Iteration],
+    runs: Sequence[Run],
+    gate: GateReport,
+    versions: Sequence[ModelVersion],
+) -> Markup:
+    """The last iterations that made a policy, the newest first; empty before the first."""
+    names = {model.id: model.name for model in versions}
+    standings = {each.policy: each for each in gate.policies}
+    made = sorted((i for i in iterations if i.policy_produced), key=lambda i: -i.number)
+    if not made:
+        return Markup("")
+    changed = changed_in_all(runs)
+    rows = []
+    for each in made[:NEWEST]:
+        policy = names.get(each.policy_produced or "", each.policy_produced or "")
+        standing = standings.get(policy)
+        rate = standing.win_rate if standing else None
+        found = from_json(Evaluation, each.evaluation)
+        trained = [run for run in runs if (run.iteration, run.stage) == (each.number, "policy")]
+        differences = changed[trained[-1].id] if trained else []
+        rows.append(
+            (
+                components.figure(
+                    f"{each.number} · {policy}", *(m for m in [_method(trained)] if m)
+                ),
+                _differences(differences),
+                components.figure(
+                    components.percent(rate.win_rate if rate else None),
+                    components.interval(rate.low, rate.high) if rate else "",
+                ),
+                components.percent(found.win_rate_reward_model),
+                components.number(found.policy.kl),
+                components.number(found.policy.length),
+            )
+        )
+    return components.stack(
+        components.heading(
+            "Last iterations", Markup('<a href="{}">all, with charts</a>').format(_ALL)
+        ),
+        components.table(_NEWEST_COLUMNS, rows, caption="Last iterations"),
+    )
+
+
+_ALL = "/research/?tab=overview&section=iterations"
+
+
+def _method(trained: Sequence[Run]) -> str:
+    return name(trained[-1]) if trained else ""
+
+
+def _differences(changed: Sequence[Changed]) -> Markup | str:
+    if not changed:
+        return components.DASH
+    texts = [f"{each.name}={json.dumps(each.now, ensure_ascii=False)}" for each in changed]
+    return Markup('<span class="ks-changed" title="{}">{}</span>').format(
+        "\n".join(texts), ", ".join(texts)
     )
 
 

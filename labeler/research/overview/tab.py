@@ -11,10 +11,13 @@ from pathlib import Path
 
 import gradio as gr
 
+from labeler.html import components
 from labeler.html.components import render
 from labeler.ports import Loop
 from labeler.research import reading
+from labeler.research.caveats import warnings
 from labeler.research.models.verdicts import view as verdicts_view
+from labeler.research.overview import iterations_view, trust
 from labeler.research.overview import view as overview_view
 from labeler.research.tab import Cached, Tab, Updates, attempt, html_slot, on
 from labeler.research.top import headline
@@ -23,6 +26,7 @@ from storage.engine.database import Database
 from storage.labeling.queue import midnight
 from storage.records import now
 from storage.reports import Stopped
+from storage.tables import iterations, models, runs
 
 TRAIN_JS = (Path(__file__).parent / "train.js").read_text(encoding="utf-8")
 
@@ -35,11 +39,12 @@ class OverviewTab(Tab):
         self._loop = loop
         self._agreement = Cached(lambda: agreement(db), at_most_every=30)
         self._gate_report = Cached(loop.gate, at_most_every=10)
+        self._reward_report = Cached(loop.reports.report, at_most_every=10)
         self._top = top
         self._lay_out()
         self.outputs = [
-            top, self.head, self.glance, self.next, self.gate, self.stopped, self.train,
-            self.retry, self.resume, self.label,
+            top, self.head, self.trust, self.next, self.warnings, self.gate, self.stopped,
+            self.train, self.retry, self.resume, self.label, self.iterations,
         ]  # fmt: skip
         self._wire()
 
@@ -69,8 +74,10 @@ class OverviewTab(Tab):
             js_on_load=TRAIN_JS,
         )  # fmt: skip
         self.head = html_slot(elem_id="loop-head")
-        self.glance = html_slot(elem_id="loop-glance")
+        self.warnings = html_slot(elem_id="loop-warnings")
         self.gate = html_slot(elem_id="loop-gate")
+        self.trust = html_slot(elem_id="loop-trust")
+        self.iterations = html_slot(elem_id="loop-iterations")
 
     def _wire(self) -> None:
         answered = [self.answer, *self.outputs]
@@ -94,10 +101,26 @@ class OverviewTab(Tab):
         agreed = self._agreement.get(version)
         stopped = self._loop.stopped_stage()
         gate = self._gate_report.get(version, occasion=state.turn)
+        report = self._reward_report.get(version, occasion=state.turn)
         return {
             self._top: headline(self._db, state),
             self.head: render(overview_view.headline(state)),
-            self.glance: render(overview_view.glance(state, agreed, now=moment)),
+            self.trust: render(
+                trust.summaries(
+                    state, gate, report, agreed, open_flags=reading.open_flags(self._db), now=moment
+                )
+            ),
+            self.warnings: render(
+                components.stack(trust.not_ready(state, report), warnings(state.judge))
+            ),
+            self.iterations: render(
+                iterations_view.newest(
+                    iterations.listing(self._db),
+                    runs.listing(self._db),
+                    gate,
+                    models.listing(self._db),
+                )
+            ),
             self.next: render(overview_view.next_step(state, reason, stopped)),
             self.gate: render(verdicts_view.gate_notice(gate)),
             self.stopped: _attempt(stopped),

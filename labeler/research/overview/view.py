@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from datetime import datetime
-
 from labeler.html import components
 from labeler.html.components import Markup, Tone
-from labeler.research.caveats import warnings
 from labeler.research.phases import (
     PHASES,
     SEE_LOG,
@@ -19,9 +16,8 @@ from labeler.research.phases import (
     stopping,
 )
 from labeler.research.reading import State
-from storage.analysis.agreement import Agreement
-from storage.records import Iteration, ModelVersion, Run
-from storage.reports import Evaluation, RewardFigures, Stopped, from_json
+from storage.records import Iteration, Run
+from storage.reports import Stopped
 
 
 def stepper(iteration: Iteration | None, run: Run | None) -> Markup:
@@ -64,102 +60,6 @@ def _run_line(run: Run, cancelling: bool) -> Markup:
     bar = components.bar(run.progress, tone=STATUS_TONES[run.status], label=STAGE_LABELS[run.stage])
     line = components.detail(f"{STAGE_LABELS[run.stage]}: {doing}")
     return Markup('<div class="ks-run-line">{}{}</div>').format(bar, line)
-
-
-def glance(state: State, agreement: Agreement, *, now: datetime) -> Markup:
-    """Labels, policy, reward model and agreement as four figures."""
-    tiles = [
-        _labels_tile(state, now),
-        _policy_tile(state),
-        _reward_tile(state.reward_model),
-        _agreement_tile(agreement),
-    ]
-    return components.stack(components.tiles(tiles), warnings(state.judge))
-
-
-def _labels_tile(state: State, now: datetime) -> Markup:
-    share = state.labels / state.wanted if state.wanted else 0.0
-    detail = f"{state.labels_today:,} today"
-    if state.latest_label:
-        detail += f" · latest {components.ago(state.latest_label, now)}"
-    value = Markup("{} <small>of {}</small>").format(
-        components.number(state.labels), components.number(state.wanted)
-    )
-    return components.tile(
-        "Labels",
-        value,
-        detail,
-        help="Current judgments of this iteration, and how many it asks for. Training works with fewer. "
-        "The reward model also learns from the judgments of earlier iterations.",
-        extra=components.bar(share, tone="good" if share >= 1 else "info", label="labels"),
-    )
-
-
-def _policy_tile(state: State) -> Markup:
-    detail = "the frozen SFT reference"
-    if state.policy is None:
-        detail = "created when the loop starts"
-    elif state.policy.role == "policy":
-        done = state.evaluated
-        detail = _evaluated(from_json(Evaluation, done.evaluation)) if done else "not evaluated yet"
-    return components.tile(
-        "Current policy",
-        state.policy.name if state.policy else components.DASH,
-        detail,
-        help="The policy whose samples are labeled, or that is being evaluated. KL: its divergence "
-        "from the SFT reference. Wins: share of held-out prompts on which the reward model "
-        "prefers it to SFT, with its 95% interval.",
-    )
-
-
-def _bound(found: Evaluation) -> str:
-    return "≤ " if found.policy.kl_is_bound else ""
-
-
-def _evaluated(found: Evaluation) -> str:
-    rate = found.win_rate_against_reference
-    interval = components.interval(rate.low, rate.high) if rate else ""
-    wins = components.percent(found.win_rate_reward_model)
-    return (
-        f"KL {_bound(found)}{components.number(found.policy.kl)} nats · wins {wins}{interval and f' ({interval})'} against SFT, "
-        "by the reward model"
-    )
-
-
-def _reward_tile(model: ModelVersion | None) -> Markup:
-    if model is None:
-        return components.tile(
-            "Reward model", components.DASH, "will be trained on your first labels"
-        )
-    figures = from_json(RewardFigures, model.summary)
-    parts = [
-        model.name,
-        components.interval(figures.accuracy_low, figures.accuracy_high),
-        f"ECE {components.number(figures.ece, 2)}",
-    ]
-    if figures.held_out_preferences:
-        parts.append(components.plural(figures.held_out_preferences, "held-out preference"))
-    return components.tile(
-        "Reward model accuracy",
-        components.percent(figures.accuracy, 1),
-        " · ".join(part for part in parts if part),
-        help="Share of held-out preferences that the reward model ranks as the annotator did, with "
-        "its 95% interval. No prompt is in both training and held-out data. Chance is 50%. ECE: expected calibration error.",
-    )
-
-
-def _agreement_tile(agreement: Agreement) -> Markup:
-    if not agreement.items:
-        detail = "needs pairs that two people have judged"
-        return components.tile("Agreement", components.DASH, detail)
-    return components.tile(
-        "Agreement",
-        components.percent(agreement.percent, 1),
-        f"Krippendorff's α {components.number(agreement.alpha)} · "
-        f"{components.plural(agreement.items, 'pair')} judged by two or more",
-        help="How often two judgments of the same pair agree. Krippendorff's α corrects for chance: "
-        "1 is perfect agreement, 0 is chance agreement.",
-    )
 
 
 def next_step(state: State, reason: str | None, stopped: Stopped | None = None) -> Markup:

@@ -32,7 +32,7 @@ expect.set_options(timeout=SLOW)
 SECTIONS = {
     ("Overview", "Iterations"): "#iterations",
     ("Overview", "Settings"): "#settings .ks-group",
-    ("Overview", "Loop"): "#loop-glance",
+    ("Overview", "Loop"): "#loop-trust",
     ("Runs", "Run"): "#run-card",
     ("Runs", "Compare"): "#compare .ks-table",
     ("Models", "Verdicts"): "#standing",

@@ -18,14 +18,15 @@ import pytest
 from labeler.app import create_app
 from labeler.research import pages, reading
 from labeler.research.charts import CHARTS_JS
-from labeler.research.overview import view as overview_view
+from labeler.research.overview import trust
 from labeler.research.runs.tab import LATEST
 from storage.analysis.agreement import Agreement
 from storage.engine.database import Database
 from storage.exporting import exports
+from storage.gate_report import GateReport
 from storage.labeling import judgments, queue
 from storage.records import Annotator, Mark, now
-from storage.reports import Stopped
+from storage.reports import RewardReport, Stopped
 from storage.tables import annotators, iterations, runs, settings, snapshots, tokens
 from tests.helpers.policy_world import add_iteration, add_models
 from tests.helpers.recording_loop import HOSTILE, RecordingLoop, in_a_loop
@@ -135,7 +136,9 @@ def test_a_policy_that_is_being_evaluated_is_not_given_the_figures_of_the_last_o
         state = reading.state(fresh, midnight=MIDNIGHT)
     assert state.policy is not None
     assert (state.policy.id, state.evaluated, state.judge) == ("policy-2", None, None)
-    seen = overview_view.glance(state, Agreement(items=0), now=MIDNIGHT)
+    seen = trust.summaries(
+        state, GateReport(), RewardReport(models=()), Agreement(items=0), open_flags=0, now=MIDNIGHT
+    )
     assert "policy-2" in seen
     assert "not evaluated yet" in seen
     assert "4.20" not in seen

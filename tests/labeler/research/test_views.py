@@ -11,11 +11,11 @@ import pandas as pd
 import pytest
 
 from labeler.research import top
-from labeler.research.caveats import accuracy_caveat
+from labeler.research.caveats import accuracy_caveat, warnings
 from labeler.research.models.lineage import view as lineage_view
 from labeler.research.models.samples import view as samples_view
 from labeler.research.models.samples.view import Answer, Sample
-from labeler.research.overview import iterations_view
+from labeler.research.overview import iterations_view, trust
 from labeler.research.overview import view as overview_view
 from labeler.research.reading import OpenFlag, State, Work, latest_run
 from labeler.research.runs import view as runs_view
@@ -23,6 +23,8 @@ from labeler.research.runs.eta import Eta
 from labeler.research.team.people import view as people_view
 from labeler.research.top import headline
 from storage.analysis.agreement import Agreement
+from storage.analysis.intervals import WinRate
+from storage.gate_report import GateReport, SequentialEvidence, Standing
 from storage.records import (
     Annotator,
     EvaluatedCompletion,
@@ -33,7 +35,7 @@ from storage.records import (
     Run,
     RunNote,
 )
-from storage.reports import Stopped
+from storage.reports import Check, RewardReport, RewardVerdict, Stopped
 from storage.tables.run_resources import GpuUse, ResourceUse
 from storage.tables.run_settings import Changed, changed, run_before
 from tests.helpers.recording_loop import HOSTILE
@@ -171,7 +173,22 @@ def test_training_on_no_new_labels_is_said_while_it_trains_and_only_then():
     assert said not in overview_view.next_step(state(new_labels=0), None)
 
 
-def test_the_glance_shows_labels_policy_reward_model_and_agreement():
+def verdict(name: str, *checks: Check) -> RewardReport:
+    return RewardReport(
+        models=("reward-1",), model="reward-1", verdict=RewardVerdict(verdict=name, checks=checks)
+    )
+
+
+READY = verdict("enough for PPO")
+WEAK_VERDICT = verdict(
+    "keep labeling",
+    Check(name="overlap", allows="labeling", says="unknown overlap", known=False),
+    Check(name="calibration", allows="ppo", says="well calibrated"),
+    Check(name="accuracy", allows="labeling", says="accuracy 51% on 12 pairs"),
+)
+
+
+def test_the_summaries_show_people_first_then_reward_model_and_data():
     finished = Iteration(
         number=1, phase="done", evaluation={"policy": {"kl": 4.2}, "win_rate_reward_model": 0.71}
     )
@@ -179,18 +196,85 @@ def test_the_glance_shows_labels_policy_reward_model_and_agreement():
         id="r", role="reward", name="reward-1",
         summary={"accuracy": 0.725, "ece": 0.04, "held_out_preferences": 40},
     )  # fmt: skip
-    seen = overview_view.glance(
+    rate = WinRate(win_rate=0.61, low=0.52, high=0.7, comparisons=44, prompts=20)
+    evidence = SequentialEvidence(
+        decision="go on", log_e=0.0, prompts=20, stopped_at=None, path=(), limit=3.0
+    )
+    standing = Standing(
+        policy=HOSTILE, verdict="provisional", by_evidence="provisional", ruling=None,
+        win_rate=rate, versus=(), sequential=evidence, may_stop=False, alarm=None, words=(),
+    )  # fmt: skip
+    seen = trust.summaries(
         state(
             policy=ModelVersion(id="p", role="policy", name=HOSTILE),
             reward_model=reward, evaluated=finished, latest_label=NOON - timedelta(minutes=3),
         ),
+        GateReport(policies=(standing,)),
+        WEAK_VERDICT,
         Agreement(items=12, percent=0.75, alpha=0.5),
+        open_flags=2,
         now=NOON,
     )  # fmt: skip
-    for text in ("60 <small>of 100", "width:60.0%", "3 min ago", "KL 4.20 nats", "wins 71%",
-                 "72.5%", "40 held-out preferences", "75.0%", "α 0.500"):  # fmt: skip
-        assert text in seen
+    for text in ("61% <span class=\"ks-muted\">52–70%", "44 judgments", "provisional",
+                 "KL 4.20 nats · reward model: wins 71%", "keep labeling", "72%",
+                 "40 held-out preferences", "Accuracy 51% on 12 pairs.", "60 <small>of 100 labels",
+                 "width:60.0%", "3 min ago", "agreement 75%, α 0.50, on 12 pairs",
+                 "2 open flags"):  # fmt: skip
+        assert text in seen, text
+    assert seen.index("61%") < seen.index("wins 71%")
     assert "<img src=x" not in seen
+
+
+def test_before_anything_was_trained_the_summaries_say_what_will_be_there():
+    nothing = RewardReport(models=())
+    seen = trust.summaries(
+        state(), GateReport(), nothing, Agreement(items=0), open_flags=0, now=NOON
+    )
+    for text in ("created when the loop starts", "will be trained on your first labels",
+                 "no pair judged by two people yet"):  # fmt: skip
+        assert text in seen
+    assert "open flag" not in seen
+
+
+@pytest.mark.parametrize(
+    ("phase", "report", "says"),
+    [
+        (
+            "policy",
+            WEAK_VERDICT,
+            "reward-1 is not ready for PPO, and the policy is trained with it.",
+        ),
+        ("labeling", WEAK_VERDICT, "reward-1 is not ready for PPO: keep labeling."),
+        ("policy", READY, ""),
+        ("evaluating", WEAK_VERDICT, ""),
+        ("policy", RewardReport(models=()), ""),
+    ],
+)
+def test_a_reward_model_that_is_not_ready_is_told_before_and_during_ppo(phase, report, says):
+    turn = Iteration(number=2, phase=phase, labels_wanted=100)
+    seen = trust.not_ready(state(iteration=turn), report)
+    assert bool(seen) is bool(says)
+    assert says in seen
+    if says:
+        assert "Accuracy 51% on 12 pairs." in seen
+        assert "unknown overlap" not in seen
+
+
+def test_the_last_iterations_show_changed_settings_and_people():
+    made = [
+        Iteration(
+            number=n, phase="done", policy_produced=f"p-{n}", evaluation={"policy": {"kl": n}}
+        )
+        for n in range(1, 8)
+    ]
+    trained = [
+        run(id=f"run-{n}", iteration=n, status="succeeded", config={"ppo": {"kl_weight": n // 7}})
+        for n in range(1, 8)
+    ]
+    seen = iterations_view.newest(made, trained, GateReport(), [])
+    assert re.findall(r"(\d) · p-\d", seen) == ["7", "6", "5", "4", "3"]
+    assert seen.count("ppo.kl_weight=1") == 2  # the text and its tooltip, of iteration 7 alone
+    assert iterations_view.newest(made[:0], [], GateReport(), []) == ""
 
 
 def reward_model(**summary) -> ModelVersion:
@@ -227,9 +311,7 @@ def test_wins_by_a_weak_reward_model_bear_a_caution_on_every_tab_that_shows_them
         number=1, phase="done", reward_model="r", evaluation={"win_rate_reward_model": 0.56}
     )
     for model, warned in ((weak, True), (good, False)):
-        loop = overview_view.glance(
-            state(evaluated=done, judge=model), Agreement(items=0), now=NOON
-        )
+        loop = warnings(model)
         samples = samples_view.summary([sample("q", reference=0.0, policy=1.0)], model)
         history = iterations_view.table([done], {}, {"r": model}, [], {})
         for seen in (loop, samples, history):
