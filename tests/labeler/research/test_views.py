@@ -628,7 +628,7 @@ def test_names_and_comments_are_text():
         messages='[{"role": "user", "content": "<img>"}]', first=HOSTILE, second=HOSTILE,
     )  # fmt: skip
     seen = people_view.flags([flag], now=NOON)
-    seen += people_view.people([person(HOSTILE)], now=NOON)
+    seen += people_view.people([people_view.Person(work=person(HOSTILE))], now=NOON)
     seen += people_view.invite(HOSTILE, HOSTILE)
     assert "<img" not in seen
 
