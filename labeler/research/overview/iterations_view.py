@@ -95,6 +95,11 @@ _NEWEST_COLUMNS = (
 )  # fmt: skip
 
 
+def kl(found: Evaluation) -> str:
+    """The KL from SFT, nats per response; best-of-N has only an upper bound."""
+    return ("≤ " if found.policy.kl_is_bound else "") + components.number(found.policy.kl)
+
+
 def newest(
     iterations: Sequence[Iteration],
     runs: Sequence[Run],
@@ -127,7 +132,7 @@ def newest(
                     components.interval(rate.low, rate.high) if rate else "",
                 ),
                 components.percent(found.win_rate_reward_model),
-                components.number(found.policy.kl),
+                kl(found),
                 components.number(found.policy.length),
             )
         )
@@ -177,7 +182,7 @@ def _row(
         _labels(labels, iteration.labels_wanted),
         components.percent(accuracy, 1),
         components.signed(found.policy.reward),
-        ("≤ " if found.policy.kl_is_bound else "") + components.number(found.policy.kl),
+        kl(found),
         _wins(found),
         verdicts_view.verdict_of(iteration, candidate),
         components.number(found.policy.length),

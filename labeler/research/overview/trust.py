@@ -11,6 +11,7 @@ from labeler.html import components
 from labeler.html.components import Markup
 from labeler.research.models.reward.view import TONES
 from labeler.research.models.verdicts import view as verdicts_view
+from labeler.research.overview import iterations_view
 from labeler.research.reading import State
 from storage.analysis.agreement import Agreement
 from storage.gate_report import GateReport, Standing
@@ -107,7 +108,7 @@ def _by_reward_model(evaluated: Iteration | None) -> str:
     interval = components.interval(rate.low, rate.high) if rate else ""
     wins = components.percent(found.win_rate_reward_model)
     return (
-        f"KL {components.number(found.policy.kl)} nats · "
+        f"KL {iterations_view.kl(found)} nats · "
         f"reward model: wins {wins}{interval and f' ({interval})'}"
     )
 
