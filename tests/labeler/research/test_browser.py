@@ -365,6 +365,7 @@ def test_the_table_of_how_annotators_judge_fits_its_box(browser, world, width):
     )
     with research_page(browser, world, width=width) as page:
         open_section(page, "Team", "People")
+        page.get_by_role("button", name="How they judge: all figures").click()
         box = page.locator("#reliability .ks-scroll")
         box.evaluate("(box, html) => { box.outerHTML = html; }", html)
         expect(box).to_contain_text("below the mark")

@@ -12,6 +12,7 @@ from pathlib import Path
 import duckdb
 import pytest
 
+from storage.audit_records import Actor, acting
 from storage.engine.backup import backup, rebuild, restore, verify
 from storage.engine.codec import KINDS
 from storage.engine.database import Database
@@ -19,6 +20,7 @@ from storage.engine.transaction import Tables
 from storage.errors import NotFound, StorageDamaged, WorkspaceLocked
 from storage.gate_records import Prediction
 from storage.labeling import exclusions, flag_answers, judgments, queue
+from storage.notification_records import Webhook
 from storage.records import (
     Adjudication,
     AdjudicationRequest,
@@ -34,7 +36,16 @@ from storage.records import (
     Snapshot,
     Withdrawal,
 )
-from storage.tables import annotators, models, policy_judgments, runs, settings, tokens
+from storage.tables import (
+    annotators,
+    identities,
+    models,
+    policy_judgments,
+    runs,
+    settings,
+    tokens,
+    webhooks,
+)
 from tests.helpers.storage_world import child, fill, outcome_of
 
 # What other modules of the project open files for is none of this test's business.
@@ -108,6 +119,10 @@ def live_through_everything(db: Database) -> None:
     db.write(lambda tx: tx.store(answer))
     policy_judgments.override(db, "m", "promote", reason="read twenty samples", researcher="ann")
     db.write(lambda tx: tx.store(Snapshot(hash="s", iteration=1, judgments=("again", "bob-0"))))
+    identities.create(db, "dee", "viewer", issuer="https://id.example", subject="7 🪁")
+    hook = Webhook(id="wh", url="https://hooks.example/x", events=("stage.failed",))
+    with acting(Actor("ann", "browser")):
+        webhooks.ping(db, webhooks.add(db, hook).id)
 
 
 def everything(path: Path) -> dict[str, dict]:

@@ -860,11 +860,11 @@ def test_a_run_outside_its_folder_is_refused_at_every_door(place, directory):
         good = Run(id="r", stage="policy", iteration=1, status="failed", directory="runs/r")
         runs.save(db, good)
     lines = (workspace / JOURNAL).read_bytes().splitlines(keepends=True)
-    entry = json.loads(lines.pop())
+    [at] = [n for n, line in enumerate(lines) if json.loads(line)["record"] == "run"]
+    entry = json.loads(lines[at])
     kind, _ = entry.pop("record"), entry.pop("crc")
-    (workspace / JOURNAL).write_bytes(
-        b"".join(lines) + encode(kind, entry | {"directory": directory})
-    )
+    lines[at] = encode(kind, entry | {"directory": directory})
+    (workspace / JOURNAL).write_bytes(b"".join(lines))
     with pytest.raises(StorageDamaged, match="not in runs/"):
         rebuild(workspace)
     with duckdb.connect(str(workspace / DATABASE)) as connection:
