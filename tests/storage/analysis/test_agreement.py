@@ -397,13 +397,16 @@ def test_items_of_an_older_workspace_and_of_a_rebuilt_one_are_found(tmp_path: Pa
             "adjudication_requests",
             "adjudications",
             "prompt_edits",
-            *("events", "webhooks", "deliveries", "linked_identities", "audit_log"),
+            *("events", "webhooks", "deliveries", "linked_identities", "audit_log", "run_labels"),
         ):
             db.write(lambda tx, later=later: tx.execute(f"DROP TABLE {later}"))
         for acts in ("judgments", "skips", "flags"):
             db.write(lambda tx, acts=acts: tx.execute(f"ALTER TABLE {acts} DROP COLUMN seq"))
         for later in ("guidelines", "reasons", "safety", "edit", "marks"):
             sql = f"ALTER TABLE judgments DROP COLUMN {later}"
+            db.write(lambda tx, sql=sql: tx.execute(sql))
+        for later in ("started_at", "seconds"):
+            sql = f"ALTER TABLE runs DROP COLUMN {later}"
             db.write(lambda tx, sql=sql: tx.execute(sql))
         for later in (
             "VIEW rulings",
