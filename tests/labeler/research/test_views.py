@@ -6,6 +6,7 @@ import html
 import json
 import re
 from datetime import UTC, datetime, timedelta
+from typing import Literal
 
 import pandas as pd
 import pytest
@@ -173,7 +174,7 @@ def test_training_on_no_new_labels_is_said_while_it_trains_and_only_then():
     assert said not in overview_view.next_step(state(new_labels=0), None)
 
 
-def verdict(name: str, *checks: Check) -> RewardReport:
+def verdict(name: Literal["enough for PPO", "keep labeling"], *checks: Check) -> RewardReport:
     return RewardReport(
         models=("reward-1",), model="reward-1", verdict=RewardVerdict(verdict=name, checks=checks)
     )
@@ -628,7 +629,7 @@ def test_names_and_comments_are_text():
         messages='[{"role": "user", "content": "<img>"}]', first=HOSTILE, second=HOSTILE,
     )  # fmt: skip
     seen = people_view.flags([flag], now=NOON)
-    seen += people_view.people([people_view.Person(work=person(HOSTILE))], now=NOON)
+    seen += people_view.people([person(HOSTILE)], now=NOON)
     seen += people_view.invite(HOSTILE, HOSTILE)
     assert "<img" not in seen
 
