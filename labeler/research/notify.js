@@ -1,14 +1,29 @@
 // Shows events in the title and, if the person has turned it on in this browser, as notifications of
-// the browser.  The server writes the newest events into #ks-events every few seconds.
+// the browser.  The server writes the newest events into #ks-events every few seconds.  The title also
+// shows which stage runs, has failed or was cancelled, and until the page is seen, which has finished.
 (() => {
   const SEEN = "kitestring-seen"; // the time of the newest event that this browser has shown
   const missed = [];
   const inView = () => !document.hidden && document.hasFocus();
   const prefix = () => {
     const newest = missed.at(-1);
-    return newest ? `(${missed.length}) ${newest.title} · ` : "";
+    const parts = [newest && `(${missed.length}) ${newest.title}`, finished, state];
+    return parts.filter(Boolean).map((each) => `${each} · `).join("");
   };
   let shown = "";
+  let state = ""; // of the stage, such as "Policy running"
+  let finished = ""; // the stage that ended while the page was not in view
+  let running = ""; // the state at the last look, if a stage ran then
+
+  function look() {
+    const holder = document.querySelector("#ks-state");
+    state = holder?.dataset.state ?? "";
+    const now = holder?.dataset.running === "true" ? state : "";
+    if (now) finished = "";
+    else if (running && !state && !inView()) finished = running.replace(/ running$/, " finished");
+    running = now;
+    retitle();
+  }
 
   // address.js sets the title of the open section; the prefix stays in front of it.
   function retitle() {
@@ -49,6 +64,7 @@
   function seen() {
     if (!inView()) return;
     missed.length = 0;
+    finished = "";
     retitle();
   }
 
@@ -60,6 +76,8 @@
     read();
     // Gradio replaces the element when its events change.
     new MutationObserver(read).observe(document.querySelector("#events"), { childList: true, subtree: true, attributes: true });
+    look();
+    new MutationObserver(look).observe(document.querySelector("#top"), { childList: true, subtree: true, attributes: true });
     new MutationObserver(retitle).observe(document.querySelector("title"), { childList: true });
   });
   appearance.observe(document.documentElement, { childList: true, subtree: true });

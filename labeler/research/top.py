@@ -5,7 +5,7 @@ from __future__ import annotations
 from labeler.html import components
 from labeler.html.components import Markup, render
 from labeler.research import reading
-from labeler.research.phases import STATUS_TONES, has_stopped, phase_title
+from labeler.research.phases import STAGE_LABELS, STATUS_TONES, has_stopped, phase_title
 from labeler.research.reading import State
 from storage.engine.database import Database
 from storage.labeling.queue import midnight
@@ -49,7 +49,12 @@ def top(state: State, workspace: str, *, trouble: str | None = None) -> Markup:
         elif state.cancelling:
             text += ": cancelling"
         running = state.run is not None and state.run.status == "running"
-        where = components.badge(text, tone, dot=running)
+        said = f"{STAGE_LABELS[state.run.stage]} {state.run.status}" if state.run else ""
+        where = Markup('<span id="ks-state" data-state="{}" data-running="{}">{}</span>').format(
+            said if running or halted else "",
+            str(running).lower(),
+            components.badge(text, tone, dot=running),
+        )
     wrong = components.note("bad", "This workspace needs attention.", trouble) if trouble else ""
     return Markup(
         '<div class="ks-top"><span class="ks-brand"><img src="/static/kite.svg" alt="">Kitestring'

@@ -131,6 +131,27 @@ def test_events_are_in_the_title_and_notified_once_allowed_and_not_in_view(brows
         expect(page).to_have_title("(1) Labels reached · Data · Kitestring")
 
 
+def test_the_title_says_which_stage_runs_fails_and_has_finished(browser, world):
+    seeding = Seeding(world.db)
+    seeding.iteration(3, "reward", 9)
+    seeding.run(3, "reward", "running")
+    rest = "Notifications · Team · Kitestring"
+    with new_page(browser, cookie=world.cookie()) as page:
+        page.add_init_script(WATCHED)
+        page.goto(f"{world.server.url}/research/?tab=team&section=notifications")
+        expect(page).to_have_title(f"Reward model running · {rest}", timeout=15_000)
+        page.evaluate("away = true")
+        seeding.run(3, "reward", "failed")
+        expect(page).to_have_title(f"Reward model failed · {rest}", timeout=15_000)
+        seeding.iteration(4, "reward", 9)
+        seeding.run(4, "reward", "running")
+        expect(page).to_have_title(f"Reward model running · {rest}", timeout=15_000)
+        seeding.run(4, "reward", "succeeded")
+        expect(page).to_have_title(f"Reward model finished · {rest}", timeout=15_000)
+        page.evaluate("away = false; dispatchEvent(new Event('focus'))")
+        expect(page).to_have_title(rest)
+
+
 def test_the_audit_log_shows_what_was_done_on_the_page_and_filters_it(browser, world):
     with new_page(browser, cookie=world.cookie()) as page:
         page.goto(f"{world.server.url}/research/?tab=team")
