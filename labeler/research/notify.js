@@ -7,7 +7,7 @@
   const inView = () => !document.hidden && document.hasFocus();
   const prefix = () => {
     const newest = missed.at(-1);
-    const parts = [newest && `(${missed.length}) ${newest.title}`, finished, state];
+    const parts = [newest && `(${missed.length}) ${newest.title}`, finished, newest && !running ? "" : state];
     return parts.filter(Boolean).map((each) => `${each} · `).join("");
   };
   let shown = "";
