@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -11,6 +11,7 @@ import gradio as gr
 from fastapi import APIRouter, FastAPI, Request
 from fastapi.responses import JSONResponse, RedirectResponse, Response
 from pydantic import BaseModel
+from starlette.middleware import Middleware
 
 from labeler.adjudicating import adjudication_routes
 from labeler.annotate import page as annotate
@@ -26,6 +27,7 @@ from labeler.research.models.playground.routes import playground_routes
 from labeler.research.models.publishing.jobs import Pushes
 from labeler.research.models.publishing.routes import push_routes
 from labeler.research.runs.routes import run_routes
+from labeler.research.theme import ThemeScript
 from labeler.security.access import GRANTS, AccessMiddleware, rules
 from labeler.security.accounts import (
     account_routes,
@@ -114,7 +116,14 @@ def create_app(
 
     pages = research.build(db, loop, accounts_changed=auth.accounts_changed, webhooks=webhooks)
     _mount(app, annotate.build(), "/label", css=annotate.SHELL_CSS, head=annotate.HEAD)
-    _mount(app, pages, "/research", css=research.CSS, head=research.HEAD)
+    _mount(
+        app,
+        pages,
+        "/research",
+        css=research.CSS,
+        head=research.HEAD,
+        middleware=[Middleware(ThemeScript)],
+    )
     app.add_middleware(
         AccessMiddleware,  # pyright: ignore[reportArgumentType]  (an ASGI class, as Starlette's own are)
         auth=auth,
@@ -136,7 +145,15 @@ async def _lifespan(_app: FastAPI) -> AsyncIterator[None]:
     yield
 
 
-def _mount(app: FastAPI, blocks: gr.Blocks, path: str, *, css: str, head: str) -> None:
+def _mount(
+    app: FastAPI,
+    blocks: gr.Blocks,
+    path: str,
+    *,
+    css: str,
+    head: str,
+    middleware: Sequence[Middleware] = (),
+) -> None:
     # Named fonts are local; Gradio's own themes load fonts from Google.
     theme = gr.themes.Base(
         font=["system-ui", "-apple-system", "Segoe UI", "Roboto", "Noto Sans", "sans-serif"],
@@ -157,7 +174,12 @@ def _mount(app: FastAPI, blocks: gr.Blocks, path: str, *, css: str, head: str) -
         mcp_server=False,
         enable_monitoring=False,
         show_error=True,
-        app_kwargs={"openapi_url": None, "docs_url": None, "redoc_url": None},
+        app_kwargs={
+            "openapi_url": None,
+            "docs_url": None,
+            "redoc_url": None,
+            "middleware": middleware,
+        },
     )
     # Except on Windows, Gradio's two watchers wake up 1,000 and 100 times a second, which costs 10%
     # of a core per mount. These are its values for Windows.

@@ -7,9 +7,28 @@ from urllib.parse import urlencode
 
 from labeler.html.components import Markup, lines
 
+_TOOLS = Markup(
+    '<div class="ks-page-tools">'
+    '<button type="button" data-theme-switch title="Theme: system, light or dark">{}</button></div>'
+).format(
+    lines(
+        Markup(
+            '<span data-for="{0}"><svg viewBox="0 0 20 20" aria-hidden="true">{1}</svg>'
+            '<span class="ks-hidden">Theme: {0}</span></span>'
+        ).format(theme, Markup(drawing))
+        for theme, drawing in {
+            "system": '<path class="ks-solid" d="M10 2a8 8 0 1 0 0 16Z"/><circle cx="10" cy="10" r="7.25"/>',
+            "light": '<circle cx="10" cy="10" r="3.6"/><path d="M10 1.8v2.4M10 15.8v2.4M1.8 10h2.4M15.8 10h2.4'
+            'M4.2 4.2l1.7 1.7M14.1 14.1l1.7 1.7M15.8 4.2l-1.7 1.7M5.9 14.1l-1.7 1.7"/>',
+            "dark": '<path d="M16.8 12.2A7.2 7.2 0 0 1 7.8 3.2a7.2 7.2 0 1 0 9 9Z"/>',
+        }.items()
+    )
+)
+"""The switch of the theme, which shows one of its states (``theme.js``)."""
+
 
 def navigation(pages: Mapping[str, Sequence[str]]) -> Markup:
-    """A row of pages, and for each page with several sections a row of these.
+    """A row of pages with the tools of the site, and for each page with several sections a row of these.
 
     Each link has its page and section in its address: ``?tab=models&section=lineage``.
     """
@@ -27,9 +46,9 @@ def navigation(pages: Mapping[str, Sequence[str]]) -> Markup:
         for page, sections in pages.items()
         if len(sections) > 1
     ]
-    return Markup('<nav class="ks-page-links" aria-label="Pages">{}</nav>{}').format(
-        lines(links), lines(rows)
-    )
+    return Markup(
+        '<div class="ks-pages"><nav class="ks-page-links" aria-label="Pages">{}</nav>{}</div>{}'
+    ).format(lines(links), _TOOLS, lines(rows))
 
 
 def _link(page: str, section: str, text: str, *, first: bool) -> Markup:
