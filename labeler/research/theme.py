@@ -34,7 +34,7 @@ class ThemeScript:
                 body += message.get("body", b"")
                 if not message.get("more_body", False):
                     whole = body.replace(_HEAD, _ADDED, 1)
-                    await send(start | {"headers": _with_length(start, len(whole))})
+                    await send({**start, "headers": _with_length(start, len(whole))})
                     await send({"type": "http.response.body", "body": whole})
 
         await self._app(scope, receive, adding if scope["type"] == "http" else send)

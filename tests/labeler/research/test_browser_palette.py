@@ -89,7 +89,9 @@ def test_the_theme_is_switched_with_the_charts_kept_and_shared_with_the_desk(sit
             assert background(page) == DARK
         page.goto(f"{site.server.url}/label/")
         expect(page.locator(".desk")).to_have_attribute("data-theme", "dark")
+        page.wait_for_selector(".desk:not([data-state=loading])")
         page.get_by_role("button", name="Switch between light and dark").click()
+        expect(page.locator(".desk")).to_have_attribute("data-theme", "light")
         page.goto(f"{site.server.url}/research/")
         page.get_by_role("button", name="Theme: light").click()
         expect(page.get_by_role("button", name="Theme: system")).to_be_visible()
