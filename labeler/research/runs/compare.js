@@ -175,7 +175,19 @@ function points(found, metric, x) {
     kept.xs.push(value);
     kept.ys.push(curve.values[i]);
   });
+  kept.sorted = kept.xs.every((value, i) => !i || kept.xs[i - 1] <= value); // KL goes up and down
   return kept.xs.length ? kept : null;
+}
+
+// The number of values of a sorted list that are below `at`.
+function below(sorted, at) {
+  let low = 0, high = sorted.length;
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    if (sorted[middle] < at) low = middle + 1;
+    else high = middle;
+  }
+  return low;
 }
 
 function extent(values) {
@@ -207,16 +219,35 @@ function visible(lines, { min, max }) {
 
 const pixel = () => devicePixelRatio;
 
-function drawLine(plot, xs, ys, alpha, width, run) {
+// A long line over a sorted x has many points in a column of pixels: only the first, the lowest, the highest
+// and the last of each column are drawn, which are the same pixels.
+function traceColumns(plot, xs, ys, first, last) {
   const { ctx } = plot;
+  let column = NaN, low, high, end;
+  for (let i = first; i < last; i++) {
+    const x = plot.valToPos(xs[i], "x", true), y = plot.valToPos(ys[i], "y", true);
+    if (Math.round(x) === column) {
+      [low, high, end] = [Math.min(low, y), Math.max(high, y), y];
+      continue;
+    }
+    if (column === column) [low, high, end].forEach((each) => ctx.lineTo(column, each));
+    column = Math.round(x);
+    low = high = end = y;
+    ctx.lineTo(column, y);
+  }
+  [low, high, end].forEach((each) => ctx.lineTo(column, each));
+}
+
+function drawLine(plot, { xs, sorted, run }, ys, alpha, width) {
+  const { ctx } = plot, { min, max } = plot.scales.x;
   ctx.globalAlpha = focus && focus !== run ? alpha * 0.2 : alpha;
   ctx.lineWidth = width * pixel();
   ctx.beginPath();
-  for (let i = 0; i < xs.length; i++) {
-    const x = plot.valToPos(xs[i], "x", true), y = plot.valToPos(ys[i], "y", true);
-    if (i) ctx.lineTo(x, y);
-    else ctx.moveTo(x, y);
-  }
+  // With the neighbors of the visible points, to which the line goes on.
+  const first = sorted ? Math.max(0, below(xs, min) - 1) : 0;
+  const last = sorted ? Math.min(xs.length, below(xs, max) + 1) : xs.length;
+  if (sorted && last - first > 2 * plot.bbox.width) traceColumns(plot, xs, ys, first, last);
+  else for (let i = first; i < last; i++) ctx.lineTo(plot.valToPos(xs[i], "x", true), plot.valToPos(ys[i], "y", true));
   ctx.stroke();
   if (xs.length === 1) ctx.fillRect(plot.valToPos(xs[0], "x", true) - 2 * pixel(), plot.valToPos(ys[0], "y", true) - 2 * pixel(), 4 * pixel(), 4 * pixel());
   ctx.globalAlpha = 1;
@@ -272,8 +303,8 @@ function draw(figure, x, lines) {
         ctx.lineJoin = "round";
         for (const line of lines) {
           ctx.strokeStyle = ctx.fillStyle = stroke(line.run);
-          if (+slider.value) drawLine(each, line.xs, line.ys, 0.25, 1, line.run);
-          drawLine(each, line.xs, line.shown, 1, 1.75, line.run);
+          if (+slider.value) drawLine(each, line, line.ys, 0.25, 1);
+          drawLine(each, line, line.shown, 1, 1.75);
         }
         for (const line of lines) drawFlags(each, line);
         ctx.restore();
@@ -311,8 +342,18 @@ function zoom(x, range) {
   reset.disabled = !Object.keys(zooms).length;
 }
 
-// Shows the values at `at` on all charts with the same x-axis.
+// Shows the values at `at` on all charts with the same x-axis, once a frame however often the pointer moves.
+let pointed = null;
 function point(plot, at, x) {
+  if (!pointed) requestAnimationFrame(() => {
+    const next = pointed;
+    pointed = null;
+    showValues(...next);
+  });
+  pointed = [plot, at, x];
+}
+
+function showValues(plot, at, x) {
   for (const drawn of plots.filter((each) => each.x === x)) {
     if (drawn.plot !== plot && plot.cursor.event) {
       drawn.plot.setCursor({ left: at === null ? -10 : drawn.plot.valToPos(at, "x"), top: 1 }, false);
@@ -321,13 +362,26 @@ function point(plot, at, x) {
   }
 }
 
-const nearest = (xs, at) => xs.reduce((best, value, i) => (Math.abs(value - at) < Math.abs(xs[best] - at) ? i : best), 0);
+// The point that is nearest to `at`.
+function nearest({ xs, sorted }, at) {
+  if (sorted) {
+    const next = Math.min(below(xs, at), xs.length - 1);
+    return next && at - xs[next - 1] <= xs[next] - at ? next - 1 : next;
+  }
+  let best = 0;
+  for (let i = 1; i < xs.length; i++) if (Math.abs(xs[i] - at) < Math.abs(xs[best] - at)) best = i;
+  return best;
+}
+
+function write(node, text) {
+  if (node.textContent !== text) node.textContent = text;
+}
 
 function readOut({ figure, lines, x }, at) {
-  figure.querySelector(".ks-at").textContent = at === null ? "" : `${X_TITLES[x].split(",")[0]} ${number(x === "update" ? Math.round(at) : at, 4)}`;
-  figure.querySelectorAll(".ks-key").forEach((key, i) => {
-    const { xs, shown } = lines[i];
-    key.querySelector("em").textContent = number(shown[at === null ? shown.length - 1 : nearest(xs, at)], 3);
+  write(figure.querySelector(".ks-at"), at === null ? "" : `${X_TITLES[x].split(",")[0]} ${number(x === "update" ? Math.round(at) : at, 4)}`);
+  figure.querySelectorAll(".ks-key em").forEach((value, i) => {
+    const { shown } = lines[i];
+    write(value, number(shown[at === null ? shown.length - 1 : nearest(lines[i], at)], 3));
   });
 }
 
@@ -341,7 +395,7 @@ function keys(event, { plot, x, all }) {
   else if (step) {
     const at = Math.min(max, Math.max(min, middle + step * span));
     plot.setCursor({ left: plot.valToPos(at, "x"), top: 1 }, false);
-    point(plot, at, x);
+    showValues(plot, at, x);
     plot.root.closest("figure").querySelector("output").textContent = plot.root.closest("figure").querySelector(".ks-legend").innerText;
   } else return;
   event.preventDefault();
