@@ -8,7 +8,10 @@ from urllib.parse import urlencode
 from labeler.html.components import Markup, lines
 
 _TOOLS = Markup(
-    '<div class="ks-page-tools">'
+    '<div class="ks-page-tools"><button type="button" data-palette aria-haspopup="dialog" '
+    'aria-label="Search pages, runs and actions" title="Search pages, runs and actions">'
+    '<svg viewBox="0 0 20 20" aria-hidden="true"><circle cx="8.7" cy="8.7" r="5.5"/><path d="m13 13 4.2 4.2"/></svg>'
+    '<span class="ks-search">Search</span><kbd class="ks-mac">⌘ K</kbd><kbd class="ks-other">Ctrl K</kbd></button>'
     '<button type="button" data-theme-switch title="Theme: system, light or dark">{}</button></div>'
 ).format(
     lines(
@@ -24,7 +27,7 @@ _TOOLS = Markup(
         }.items()
     )
 )
-"""The switch of the theme, which shows one of its states (``theme.js``)."""
+"""The button of the palette (``palette.js``) and the switch of the theme, which shows its state (``theme.js``)."""
 
 
 def navigation(pages: Mapping[str, Sequence[str]]) -> Markup:

@@ -116,3 +116,81 @@ def test_no_other_theme_is_shown_while_the_page_loads(site, system, chosen, colo
         page.goto(f"{site.server.url}/research/")
         page.wait_for_selector("#train, #retry")
         assert page.evaluate("[...seen]") == [color]
+
+
+def options(page: Page) -> list[str]:
+    return page.get_by_role("option").locator(".ks-name").all_inner_texts()
+
+
+def test_the_palette_finds_sections_runs_and_possible_actions(site):
+    with new_page(site.browser, cookie=site.cookie) as page:
+        page.goto(f"{site.server.url}/research/")
+        page.wait_for_selector("#retry")
+        page.get_by_role("link", name="Team").focus()
+        page.keyboard.press("Control+k")
+        field = page.get_by_role("combobox", name="Search pages, runs and actions")
+        expect(field).to_be_focused()
+        expect(page.get_by_role("option", name="run-1-reward")).to_be_visible()
+        shown = options(page)
+        links = page.locator("nav[aria-label='Sections of Models'] a").all_text_contents()
+        assert [name for name in shown if name.startswith("Models: ")] == [
+            f"Models: {name}" for name in links
+        ]
+        # The drawer of a stopped stage can be opened; there is nothing to train.
+        assert "Retry with changes …" in shown
+        assert not any(name.startswith("Train") for name in shown)
+        page.keyboard.type("?")  # in a field, a letter like any other
+        expect(field).to_have_value("?")
+        expect(page.get_by_text("Nothing matches.")).to_be_visible()
+        field.fill("mdlin")  # Models: Lineage
+        assert options(page)[0] == "Models: Lineage"
+        field.fill("models")
+        selected = page.get_by_role("option", selected=True)
+        expect(selected.locator(".ks-name")).to_have_text("Models")
+        page.keyboard.press("ArrowUp")  # around the end
+        expect(selected.locator(".ks-name")).to_have_text(options(page)[-1])
+        for _ in range(2):
+            page.keyboard.press("ArrowDown")
+        expect(selected.locator(".ks-name")).to_have_text("Models: Verdicts")
+        assert field.get_attribute("aria-activedescendant") == selected.get_attribute("id")
+        page.keyboard.press("Escape")
+        expect(page.get_by_role("dialog")).to_have_count(0)
+        expect(page.get_by_role("link", name="Team")).to_be_focused()
+        page.keyboard.press("Control+k")
+        field.fill("lineage")
+        page.keyboard.press("Enter")
+        expect(page).to_have_title("Lineage · Models · Kitestring")
+        expect(page.get_by_role("dialog")).to_have_count(0)
+        page.keyboard.press("Control+k")
+        field.fill("retry")
+        page.keyboard.press("Enter")  # from another page
+        expect(page.get_by_role("dialog").get_by_role("heading").first).to_be_visible()
+        assert page.evaluate(
+            "document.querySelector('dialog[open]').contains(document.activeElement)"
+        )
+        page.keyboard.press("Control+k")  # not over another dialog
+        expect(field).to_have_count(0)
+        page.keyboard.press("Escape")
+        page.get_by_role("button", name="Search pages, runs and actions").click()
+        field.fill("run-1-reward")
+        expect(page.get_by_role("option").first).to_contain_text("run-1-reward")
+        page.keyboard.press("Enter")
+        page.wait_for_url("**/research/?tab=runs&run=run-1-reward")
+
+
+def test_the_question_mark_shows_the_keys_unless_a_field_has_the_focus(site):
+    with new_page(site.browser, cookie=site.cookie) as page:
+        page.goto(f"{site.server.url}/research/?tab=runs&section=compare")
+        search = page.get_by_role("searchbox", name="Search runs and settings")
+        search.press("?")
+        expect(search).to_have_value("?")
+        page.get_by_role("link", name="Data", exact=True).focus()
+        for modifier in ("Control", "Meta", "Alt"):
+            page.keyboard.press(f"{modifier}+?")
+        expect(page.get_by_role("dialog")).to_have_count(0)
+        page.keyboard.press("?")
+        keys = page.get_by_role("dialog", name="Keyboard shortcuts")
+        expect(keys).to_contain_text("Search pages, runs and actions")
+        page.keyboard.press("Escape")
+        expect(keys).to_have_count(0)
+        expect(page.get_by_role("link", name="Data", exact=True)).to_be_focused()
