@@ -125,20 +125,20 @@ def options(page: Page) -> list[str]:
 def test_the_palette_finds_sections_runs_and_possible_actions(site):
     with new_page(site.browser, cookie=site.cookie) as page:
         page.goto(f"{site.server.url}/research/")
-        page.wait_for_selector("#retry")
+        page.wait_for_selector("#train:enabled")
         page.get_by_role("link", name="Team").focus()
         page.keyboard.press("Control+k")
         field = page.get_by_role("combobox", name="Search pages, runs and actions")
         expect(field).to_be_focused()
-        expect(page.get_by_role("option", name="run-1-reward")).to_be_visible()
+        expect(page.get_by_role("option", name="run-2-policy")).to_be_visible()
         shown = options(page)
         links = page.locator("nav[aria-label='Sections of Models'] a").all_text_contents()
         assert [name for name in shown if name.startswith("Models: ")] == [
             f"Models: {name}" for name in links
         ]
-        # The drawer of a stopped stage can be opened; there is nothing to train.
-        assert "Retry with changes …" in shown
-        assert not any(name.startswith("Train") for name in shown)
+        # Nothing has stopped, so training is the only action.
+        assert shown[0] == "Train …"
+        assert not {"Resume", "Label more", "Retry with changes …"} & set(shown)
         page.keyboard.type("?")  # in a field, a letter like any other
         expect(field).to_have_value("?")
         expect(page.get_by_text("Nothing matches.")).to_be_visible()
@@ -162,7 +162,8 @@ def test_the_palette_finds_sections_runs_and_possible_actions(site):
         expect(page).to_have_title("Lineage · Models · Kitestring")
         expect(page.get_by_role("dialog")).to_have_count(0)
         page.keyboard.press("Control+k")
-        field.fill("retry")
+        field.fill("train")
+        expect(page.get_by_role("option").first).to_contain_text("Train …")
         page.keyboard.press("Enter")  # from another page
         expect(page.get_by_role("dialog").get_by_role("heading").first).to_be_visible()
         assert page.evaluate(
