@@ -232,7 +232,7 @@ def definitions(rows: Iterable[tuple[str, Any]]) -> Markup:
 
 @dataclass(frozen=True)
 class Column:
-    """One column of a table; `help` explains its heading."""
+    """One column of a table; `help` explains its heading. A column of buttons has no title."""
 
     title: str
     align: Align = "left"
@@ -252,6 +252,10 @@ def figure(value: str | Markup, *details: str) -> Markup:
     return Markup('<span class="ks-figure">{}{}</span>').format(value, small)
 
 
+_UNTITLED = Markup('<span class="ks-hidden">Actions</span>')
+"""The heading of a column of buttons, which only screen readers read."""
+
+
 def table(columns: Sequence[Column], rows: Iterable[Sequence[Any]], *, caption: str = "") -> Markup:
     """A table whose cells are text, which is escaped, or Markup.
 
@@ -259,7 +263,9 @@ def table(columns: Sequence[Column], rows: Iterable[Sequence[Any]], *, caption: 
     explanations of the columns below.
     """
     head = [
-        Markup('<th scope="col" class="ks-{}">{}{}</th>').format(c.align, c.title, info(c.help))
+        Markup('<th scope="col" class="ks-{}">{}{}</th>').format(
+            c.align, c.title or _UNTITLED, info(c.help)
+        )
         for c in columns
     ]
     body = []

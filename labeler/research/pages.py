@@ -58,12 +58,14 @@ CACHE_SECONDS = (3600, 3600)
 
 _ADDRESS = (Path(__file__).parent / "address.js").read_text(encoding="utf-8")
 _FIELDS = (Path(__file__).parent / "fields.js").read_text(encoding="utf-8")
+_SCROLLING = (Path(__file__).parent / "scrolling.js").read_text(encoding="utf-8")
 _NOTIFY = (Path(__file__).parent / "notify.js").read_text(encoding="utf-8")
 _PALETTE = (Path(__file__).parent / "palette.js").read_text(encoding="utf-8")
 HEAD = (
     f'<meta name="color-scheme" content="light dark">{UPLOT}{formulas.HEAD}'
     f"<script>{_ADDRESS}</script><script>{_NOTIFY}</script><script>{_FIELDS}</script>"
     f"<script>{_PALETTE}</script>"
+    f"<script>{_SCROLLING}</script>"
 )
 NOTIFIED = 10
 """Events that the page knows; a browser that was away for longer shows these."""

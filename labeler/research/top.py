@@ -57,8 +57,8 @@ def top(state: State, workspace: str, *, trouble: str | None = None) -> Markup:
         )
     wrong = components.note("bad", "This workspace needs attention.", trouble) if trouble else ""
     return Markup(
-        '<div class="ks-top"><span class="ks-brand"><img src="/static/kite.svg" alt="">Kitestring'
-        '</span><span class="ks-where">{}</span>{}<nav class="ks-right">'
+        '<div class="ks-top"><h1 class="ks-brand"><img src="/static/kite.svg" alt="">Kitestring'
+        '</h1><span class="ks-where">{}</span>{}<nav class="ks-right">'
         '<a href="/label/">Label</a><form method="post" action="/sign-out">'
         '<button class="ks-plain">Sign out</button></form></nav></div>{}'
     ).format(workspace, where, wrong)

@@ -85,7 +85,7 @@ def test_replies_side_by_side_with_figures_and_colors(page, script):
     ask(page, script, "Eight é", "Eight é", GenerationRefused("It stopped."))
     cards = page.locator(".pg-reply")
     expect(cards).to_have_count(3)
-    expect(cards.nth(1).locator("h3")).to_have_text("policy-1PPO, iteration 1")
+    expect(cards.nth(1).locator("h2")).to_have_text("policy-1PPO, iteration 1")
     expect(cards.nth(1).locator("dd")).to_have_text(["1.50", "−0.25", "2.25", re.compile("7")])
     expect(cards.nth(2).locator(".pg-error")).to_have_text("It stopped.")
     request = next(each for each in script.asked if each.max_tokens == 256)

@@ -109,7 +109,7 @@ def pair(shown: PairInFull) -> Markup:
         if each
     )
     expected = shown.predicted
-    return Markup('<article class="ks-pair">{}</article>').format(
+    return Markup('<h2 class="ks-hidden">Pair</h2><article class="ks-pair">{}</article>').format(
         components.lines(
             [
                 texts(

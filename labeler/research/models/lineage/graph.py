@@ -114,7 +114,7 @@ def _node(
     first, _, rest = fact.partition(", ")  # phones show only the first
     return Markup(
         '<a class="lg-node lg-{}" href="{}" data-node="{}" style="left:{}%;top:{}px" aria-label="{}">'
-        '<b dir="auto">{}</b><small>{}<i>{}</i></small></a>'
+        '<b dir="auto">{}</b> <small>{}<i>{}</i></small></a>'
     ).format(
         node.kind,
         address(node),

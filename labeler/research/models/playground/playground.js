@@ -163,7 +163,7 @@ function cards(models) {
   state.replies.clear();
   $(".pg-bar").hidden = false;
   $(".pg-replies").replaceChildren(...models.map((id) => {
-    const card = make("article", "ks-card pg-reply"), title = make("h3", "", id), text = make("div", "pg-text pg-writing");
+    const card = make("article", "ks-card pg-reply"), title = make("h2", "", id), text = make("div", "pg-text pg-writing");
     card.setAttribute("aria-label", `Reply of ${id}`);
     const model = state.models.find((each) => each.id === id);
     title.append(make("span", "ks-badge", about(model)));

@@ -103,12 +103,15 @@ def summary(samples: Sequence[Sample], reward_model: ModelVersion | None = None)
     return components.stack(components.tiles(tiles), warnings(reward_model) if gains else "")
 
 
+_TITLE = Markup('<h2 class="ks-hidden">Responses</h2>')
+
+
 def page(samples: Sequence[Sample], number: int) -> Markup:
     """One page of samples; `number` counts from 1."""
     if not samples:
         return components.empty("No samples match", "Change the text under “Contains”.")
     shown = samples[(number - 1) * PAGE : number * PAGE]
-    return components.lines(_card(sample) for sample in shown)
+    return components.lines([_TITLE, *(_card(sample) for sample in shown)])
 
 
 def pages(count: int) -> int:
