@@ -19,11 +19,16 @@
     if (link) row.scrollLeft = link.offsetLeft - (row.clientWidth - link.offsetWidth) / 2;
   }
 
-  let timer;
-  const later = () => {
-    clearTimeout(timer);
-    timer = setTimeout(update, 150);
-  };
+  let waits = false;
+  function later() {
+    if (waits) return;
+    waits = true;
+    requestAnimationFrame(() => {
+      waits = false;
+      update();
+    });
+  }
+
   new MutationObserver((changes) => {
     later();
     if (changes.some((each) => each.attributeName === "aria-current")) showSection();
