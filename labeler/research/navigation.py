@@ -9,7 +9,7 @@ from labeler.html.components import Markup, lines
 
 _TOOLS = Markup(
     '<div class="ks-page-tools"><button type="button" data-palette aria-haspopup="dialog" '
-    'aria-label="Search pages, runs and actions" title="Search pages, runs and actions">'
+    'title="Search pages, runs and actions">'
     '<svg viewBox="0 0 20 20" aria-hidden="true"><circle cx="8.7" cy="8.7" r="5.5"/><path d="m13 13 4.2 4.2"/></svg>'
     '<span class="ks-search">Search</span><kbd class="ks-mac">⌘ K</kbd><kbd class="ks-other">Ctrl K</kbd></button>'
     '<button type="button" data-theme-switch title="Theme: system, light or dark">{}</button></div>'
