@@ -172,7 +172,7 @@ def test_the_palette_finds_sections_runs_and_possible_actions(site):
         page.keyboard.press("Control+k")  # not over another dialog
         expect(field).to_have_count(0)
         page.keyboard.press("Escape")
-        page.get_by_role("button", name="Search pages, runs and actions").click()
+        page.get_by_role("button", name="Search").click()
         field.fill("run-1-reward")
         expect(page.get_by_role("option").first).to_contain_text("run-1-reward")
         page.keyboard.press("Enter")
