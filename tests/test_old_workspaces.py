@@ -368,7 +368,8 @@ def test_no_setting_of_an_old_workspace_is_lost(unpacked: Path, old: Path):
     here = SETTINGS | {"model.name": f"{unpacked}/base"}
     assert {name: read[name] for name in here} == here
     # Of what "Train" was given for the iteration too.
-    of_now = {s["name"]: s["value"] for s in told(old, "settings")}
+    with opened(old) as studio:
+        of_now = {each.name: each.value for each in studio.loop.settings()}
     assert (of_now["ppo.updates"], of_now["ppo.lr"], of_now["ppo.kl_weight"]) == (60, 2e-4, 0.07)
 
 

@@ -73,7 +73,10 @@ def test_runs_are_compared_step_by_step(workspace: Path) -> None:
     [
         (("cancel",), "no stage is running; there is nothing to cancel"),
         (("runs", "run-z"), "there is no run 'run-z'"),
-        (("runs", "run-a", "--iteration", "1"), "give a run, --iteration or --compare"),
+        (
+            ("runs", "run-a", "--iteration", "1"),
+            "give a run, filters such as --iteration, or --compare",
+        ),
         (("runs", "--compare", "run-z"), "there is no run 'run-z'"),
     ],
 )

@@ -31,7 +31,7 @@ expect.set_options(timeout=SLOW)
 
 SECTIONS = {
     ("Overview", "Iterations"): "#iterations",
-    ("Overview", "Settings"): "#settings .ks-group",
+    ("Overview", "Settings"): "#settings [data-group=PPO]",
     ("Overview", "Loop"): "#loop-trust",
     ("Runs", "Run"): "#run-card",
     ("Runs", "Compare"): "#compare .ks-table",

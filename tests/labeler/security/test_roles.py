@@ -34,7 +34,7 @@ ACTS = {
     "rule", "annotator-add", "people", "gold", "gold-make", "practice-asked", "practice-pairs",
     "flags", "guidelines-save", "form-save",
     "judgment-pair", "waiting-pair", "prompt-add", "prompts-table", "webhook-add", "webhooks",
-    "deliveries",
+    "deliveries", "run-describe",
 }  # fmt: skip
 
 
