@@ -4,7 +4,8 @@ function fromAddress(page, section, name, content) {
   const wanted = query.get(name);
   if (!wanted || query.get("tab") !== page || (query.get("section") ?? "") !== section) return;
   const ask = () => {
-    if (!document.querySelector(content)?.textContent.trim()) return false;
+    // Not the whole component: while it loads, Gradio shows the seconds in it.
+    if (!document.querySelector(`${content} .html-container`)?.textContent.trim()) return false;
     trigger("act", { action: name, id: wanted });
     return true;
   };
