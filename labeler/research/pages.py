@@ -171,6 +171,10 @@ def build(
     return blocks
 
 
+_SESSIONS = 1_000
+"""Browser sessions whose open section is known."""
+
+
 def _refresh(tabs: Mapping[gr.Tab, Tab]) -> None:
     """Refresh each section when it is opened and, if it has a timer, while it is open."""
     timers = {
@@ -179,12 +183,22 @@ def _refresh(tabs: Mapping[gr.Tab, Tab]) -> None:
         if tab.every is not None
     }
 
+    latest: dict[str | None, gr.Tab] = {}  # by browser session, the newest last
+
     def opening(opened: gr.Tab) -> Callable[..., Updates]:
         def open_tab(request: gr.Request, *values: object) -> Updates:
+            session = request.session_hash
+            latest.pop(session, None)
+            latest[session] = opened
+            if len(latest) > _SESSIONS:
+                latest.pop(next(iter(latest)), None)
+            updates = tabs[opened].refresh_for(caller(request), *values)
+            # Answers may arrive in another order than clicks: each says which section is open now.
+            current = latest.get(session, opened)
             switched: dict[Block, object] = {
-                timer: gr.Timer(active=block is opened) for block, timer in timers.items()
+                timer: gr.Timer(active=block is current) for block, timer in timers.items()
             }
-            return tabs[opened].refresh_for(caller(request), *values) | switched
+            return updates | switched
 
         return open_tab
 

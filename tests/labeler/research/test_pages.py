@@ -180,6 +180,27 @@ def test_the_page_reads_for_every_tab_what_its_handlers_take(page, seeded):
         assert updates
 
 
+def test_a_slow_answer_of_another_section_stops_no_timer(page, seeded, monkeypatch):
+    """Gradio may select the first section too when the address names another one."""
+    selecting = [fn for fn in page.fns.values() if fn.targets[0][1] == "select"]
+    first, other = selecting[0], next(fn for fn in selecting[1:] if not fn.inputs)
+    state, answers = reading.state, []
+
+    def slow(*args, **kwargs):
+        if not answers:
+            answers.append(other.fn(asked_by(seeded)))
+        return state(*args, **kwargs)
+
+    monkeypatch.setattr(reading, "state", slow)
+    last = first.fn(asked_by(seeded))
+    timers = [block for block in page.blocks.values() if isinstance(block, gr.Timer)]
+    switched = [timer for timer in timers if timer in last]
+    assert len(switched) > 4
+    assert [last[timer].active for timer in switched] == [
+        answers[0][timer].active for timer in switched
+    ]
+
+
 def test_every_place_of_a_chart_has_the_script_that_draws_it(page, seeded):
     opening = [fn for fn in page.fns.values() if fn.targets[0][1] == "select"]
     drawn = 0
