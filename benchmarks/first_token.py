@@ -172,7 +172,9 @@ def round_to(value: float) -> float:
 
 def quantiles(values: tuple[float, ...]) -> dict[str, float]:
     """p50, p95 and the maximum."""
-    cuts = statistics.quantiles(values, n=20, method="inclusive")
+    # One value is each of its quantiles; `statistics` asks for two.
+    several = values if len(values) > 1 else values * 2
+    cuts = statistics.quantiles(several, n=20, method="inclusive")
     return {
         "p50": round_to(cuts[9]), "p95": round_to(cuts[18]), "max": round_to(max(values))
     }  # fmt: skip
