@@ -1,7 +1,7 @@
 // Fields for settings, which the settings page and the form that starts training share.
 // Labels, help and values are only ever set as text.
 window.ksFields = (() => {
-  const make = (tag, css, text) => Object.assign(document.createElement(tag), { className: css ?? "", textContent: text ?? "" });
+  const { make } = window.ksRequests;
 
   // A value as text: 1e-05 is 1e-5, 1.0 is 1.
   function text(value) {
@@ -94,19 +94,5 @@ window.ksFields = (() => {
     return text[0].toUpperCase() + text.slice(1) + (/[.!?]$/.test(text) ? "" : ".");
   }
 
-  async function call(path, body) {
-    const options = body && { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body) };
-    let answer;
-    try {
-      answer = await fetch(`/research/api/${path}`, options);
-    } catch {
-      throw new Error("The server cannot be reached. Try again.");
-    }
-    const found = await answer.json().catch(() => ({}));
-    if (answer.ok) return found;
-    const error = new Error(found.error ?? `The server answered ${answer.status}.`);
-    throw Object.assign(error, { status: answer.status, fields: found.fields ?? {} });
-  }
-
-  return { make, texts, same, matches, field, call };
+  return { texts, same, matches, field };
 })();

@@ -57,13 +57,15 @@ CACHE_SECONDS = (3600, 3600)
 """Seconds between Gradio's cleanups of its file cache, and the age at which it deletes a file."""
 
 _ADDRESS = (Path(__file__).parent / "address.js").read_text(encoding="utf-8")
+_REQUESTS = (Path(__file__).parent / "requests.js").read_text(encoding="utf-8")
 _FIELDS = (Path(__file__).parent / "fields.js").read_text(encoding="utf-8")
 _SCROLLING = (Path(__file__).parent / "scrolling.js").read_text(encoding="utf-8")
 _NOTIFY = (Path(__file__).parent / "notify.js").read_text(encoding="utf-8")
 _PALETTE = (Path(__file__).parent / "palette.js").read_text(encoding="utf-8")
 HEAD = (
     f'<meta name="color-scheme" content="light dark">{UPLOT}{formulas.HEAD}'
-    f"<script>{_ADDRESS}</script><script>{_NOTIFY}</script><script>{_FIELDS}</script>"
+    f"<script>{_ADDRESS}</script><script>{_NOTIFY}</script>"
+    f"<script>{_REQUESTS}</script><script>{_FIELDS}</script>"
     f"<script>{_PALETTE}</script>"
     f"<script>{_SCROLLING}</script>"
 )

@@ -13,7 +13,7 @@
   ];
   const isMac = /Mac|iPhone|iPad/.test(navigator.platform);
   document.documentElement.toggleAttribute("data-mac", isMac);
-  const make = (tag, css, text) => Object.assign(document.createElement(tag), { className: css ?? "", textContent: text ?? "" });
+  const { make, ask } = window.ksRequests;
 
   const palette = make("dialog", "ks-dialog ks-palette");
   palette.setAttribute("aria-label", "Command palette");
@@ -141,9 +141,7 @@
 
   async function loadRuns() {
     try {
-      const answer = await fetch("/research/api/runs");
-      if (!answer.ok) throw new Error((await answer.json()).error ?? `The server answered ${answer.status}.`);
-      runs = (await answer.json()).runs;
+      runs = (await ask("runs")).runs;
     } catch (error) {
       if (palette.open) status.textContent = `Runs could not be loaded. ${error.message}`;
       return;

@@ -1,6 +1,7 @@
 // The drawer that starts training or another attempt at a stopped stage: preset, six settings of the
 // method, what differs from the last training, and a search that adds any other setting.
-const { make, texts, same, matches, field, call } = window.ksFields;
+const { make, ask } = window.ksRequests;
+const { texts, same, matches, field } = window.ksFields;
 const MAIN = { sft: "sft.", sampling: "sampling.", evaluate: "evaluate." }; // the settings of a stage without a method
 const FOUND = 8; // suggestions of the search
 
@@ -185,7 +186,7 @@ search.onkeydown = (event) => {
 // Opening and starting
 async function show() {
   try {
-    form = await call("loop/form");
+    form = await ask("loop/form");
     form.settings = texts(form.settings);
   } catch (error) {
     element.querySelector(".ks-started").replaceChildren(note("bad", "The form cannot be opened.", error.message));
@@ -236,7 +237,7 @@ async function begin() {
   start.disabled = true;
   for (const made of fields.values()) made.fail("");
   try {
-    await (stopped ? call("loop/retry", { run: stopped.run, attempt: stopped.attempt, overrides: sent }) : call("loop/train", { overrides: sent }));
+    await (stopped ? ask("loop/retry", { run: stopped.run, attempt: stopped.attempt, overrides: sent }) : ask("loop/train", { overrides: sent }));
   } catch (error) {
     refused(error);
     return;

@@ -1,6 +1,7 @@
 // The comparison of runs: a table with check boxes, and the curves of the chosen runs over each other.
 // What runs are called and say is untrusted: it is only ever set as text.
 const { font, color, number, smooth, logRange, logTicks, logTexts, axis } = window.ksPlotting;
+const { make, ask } = window.ksRequests;
 const MOST = 10; // runs at a time, one color each
 const REWARD = "reward/mean", KL = "kl/reference";
 const FIRST = [REWARD, KL, "dpo/margin", "dpo/accuracy", "train/loss"]; // charts that are shown if reported
@@ -46,7 +47,6 @@ let focus = null; // the run that is pointed at
 let plots = []; // {figure, plot, x}
 const zooms = {}; // x → {min, max}
 
-const make = (tag, css, text) => Object.assign(document.createElement(tag), { className: css ?? "", textContent: text ?? "" });
 const stroke = (run) => color(`--ks-s${chosen.get(run)}`);
 const titled = (run) => run.name || named(run);
 const labelOf = (id) => byId(id)?.name || id;
@@ -56,13 +56,6 @@ const TONES = { running: "info", succeeded: "good", failed: "bad", cancelled: "w
 const byId = (id) => rows.find((run) => run.id === id);
 const percent = (share) => `${Math.round(100 * share)}%`;
 const settings = (run) => Object.entries(run.changed).map(([name, value]) => `${name}=${typeof value === "string" ? value : JSON.stringify(value)}`);
-
-async function get(path) {
-  const answer = await fetch(`/research/api/${path}`);
-  const found = await answer.json();
-  if (!answer.ok) throw new Error(found.error ?? `The server answered ${answer.status}.`);
-  return found;
-}
 
 function say(text) {
   said.textContent = text;
@@ -464,7 +457,7 @@ async function load() {
   for (const run of chosen.keys()) query.append("run", run);
   for (const metric of new Set([...FIRST, ...added])) query.append("metric", metric);
   try {
-    const found = chosen.size ? await get(`runs/curves?${query}`) : { metrics: [], runs: [] };
+    const found = chosen.size ? await ask(`runs/curves?${query}`) : { metrics: [], runs: [] };
     if (turn !== loading) return;
     compared = found;
     showCharts();
@@ -477,7 +470,7 @@ async function refresh() {
   if (!element.getClientRects().length || document.hidden) return;
   let found;
   try {
-    found = (await get("runs")).runs;
+    found = (await ask("runs")).runs;
   } catch (error) {
     say(error.message);
     return;

@@ -186,7 +186,7 @@ def test_the_page_previews_and_imports_from_the_hub(db: Database) -> None:
     imports = Imports(db, Uploads(db.workspace), lambda: None)
     address = "hf://datasets/lab/fruit/default/train"
     for preview in (True, False):
-        job = imports.start(Wanted(address=address, preview=preview))
+        job = imports.begin(Wanted(address=address, preview=preview))
         for _ in range(400):
             if job.over:
                 break

@@ -1,7 +1,6 @@
 // Import with a preview (docs/http.md describes the routes).  `element` is the component.  Everything
 // from a file is shown as text.
 "use strict";
-const PLACE = "/research/api/imports";
 const LOST = "The connection was lost. Try again.";
 const WAIT = 400; // milliseconds between two looks at a job
 const OVER = ["done", "failed", "cancelled"];
@@ -20,19 +19,14 @@ const KINDS = {
   models: "model", withdrawals: "withdrawal", checks: "answer", exclusions: "exclusion",
 };
 const OUTCOMES = { a: "A is better", b: "B is better", tie: "Tie", both_bad: "Both bad" };
+const { make, attempt } = window.ksRequests;
+const call = (path, body) => attempt(`imports${path}`, body);
 const form = element.querySelector("form");
 const answer = element.querySelector(".im-answer");
 const result = element.querySelector(".im-result");
 const drop = element.querySelector(".im-drop");
 // `job` runs now; `seen` is the preview that Import follows, `upload` the file that the server has.
 const state = { job: null, request: null, upload: null, sent: null };
-
-function make(tag, css = "", text = "") {
-  const made = document.createElement(tag);
-  if (css) made.className = css;
-  made.textContent = text;
-  return made;
-}
 
 const titleOf = (name) => TITLES[name] ?? name[0].toUpperCase() + name.slice(1).replaceAll("_", " ");
 const count = (number, one, many = `${one}s`) => `${number.toLocaleString("en")} ${number === 1 ? one : many}`;
@@ -42,17 +36,6 @@ function say(tone, title, text = "") {
   note.append(make("b", "", title));
   if (text) note.append(make("div", "", text));
   answer.replaceChildren(note);
-}
-
-async function call(path, body) {
-  const options = body && { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body) };
-  try {
-    const response = await fetch(PLACE + path, { cache: "no-store", ...options });
-    const data = await response.json();
-    return response.ok ? { data } : { error: data.error };
-  } catch {
-    return { error: LOST };
-  }
 }
 
 function chosenWhat() {

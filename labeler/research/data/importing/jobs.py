@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import contextvars
-import threading
-import traceback
-from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-from labeler.html.components import sentence
+from labeler.research.jobs import KEPT, Job, Jobs
 from labeler.uploads import MAX_REPORTED_ROWS, MAX_ROWS, Uploads
-from storage.control import Control, ImportCancelled
 from storage.engine.database import Database
-from storage.errors import Conflict, NotFound, StorageUnavailable
+from storage.errors import Conflict
 from storage.importing.apart import import_apart
 from storage.importing.detect import Detected, ImportKind, detect
 from storage.importing.hub_files import PREFIX, local_file
@@ -24,15 +19,13 @@ from storage.importing.long_rows import TooLong
 from storage.importing.request import ImportRequest, run_import
 from storage.importing.row_notes import BadFile, BadRow
 from storage.importing.sheet import ImportReport
-from storage.records import PromptRole, new_id
+from storage.records import PromptRole
 
-Phase = Literal["waiting", "downloading", "reading", "storing", "done", "failed", "cancelled"]
 MAX_HUB_BYTES = 500_000_000
 """Bytes of a dataset of the hub that the page imports."""
 MAX_HUB_ROWS = 1_000_000
 MAX_SHOWN_TEXT = 2_000
 """Characters of a text in the preview."""
-_KEPT = 20
 NOTES = "left-out.csv"
 
 
@@ -62,24 +55,16 @@ class Wanted:
             raise ValueError("say what the file of another tool contains: judgments or gold pairs")
 
 
-@dataclass
-class Job:
-    """A preview or an import; `report` if it succeeded, `error` if it did not."""
+@dataclass(kw_only=True)
+class ImportJob(Job):
+    """A preview or an import; `report` if it succeeded, `bad` if rows can't be imported."""
 
-    id: str
     wanted: Wanted
-    control: Control = field(default_factory=Control)
-    phase: Phase = "waiting"
-    file: str = ""
+    file: str
     detected: Detected | None = None
     report: ImportReport | None = None
     bad: BadFile | None = None
-    error: str = ""
     notes_file: Path | None = None
-
-    @property
-    def over(self) -> bool:
-        return self.phase in ("done", "failed", "cancelled")
 
     def view(self) -> dict[str, Any]:
         """The job as JSON values."""
@@ -111,81 +96,37 @@ class Job:
         }  # fmt: skip
 
 
-class Imports:
-    """The jobs of a server; they run one at a time, and the last `_KEPT` are remembered."""
+class Imports(Jobs[ImportJob]):
+    """The previews and imports of a server."""
 
     def __init__(
         self, db: Database, uploads: Uploads, too_long: Callable[[], TooLong | None]
     ) -> None:
+        super().__init__("import", too_late="the rows are being stored")
         self._db = db
         self._uploads = uploads
         self._too_long = too_long
-        self._jobs: OrderedDict[str, Job] = OrderedDict()
-        self._lock = threading.Lock()
-        self._turn = threading.Lock()
 
-    def start(self, wanted: Wanted) -> Job:
-        """Start a job for the person for whom this code runs; ValueError if it cannot start."""
+    def begin(self, wanted: Wanted) -> ImportJob:
+        """Start a preview or an import; ValueError if it cannot start."""
         file = self._uploads.file(wanted.upload).name if wanted.upload else str(wanted.address)
         if wanted.kind is not None:
             _request(wanted, wanted.kind, wanted.source, None)  # refuses what contradicts itself
-        job = Job(new_id(), wanted, file=file)
-        with self._lock:
-            if sum(not each.over for each in self._jobs.values()) >= _KEPT:
-                raise Conflict("too many imports are waiting; try again when they are finished")
-            self._jobs[job.id] = job
-            for old in [each for each in self._jobs.values() if each.over][: -(_KEPT - 1) or None]:
-                del self._jobs[old.id]
-        run = contextvars.copy_context().run  # the audit log notes the person
-        threading.Thread(target=run, args=(self._run, job), daemon=True).start()
-        return job
+        return self.start(ImportJob(wanted=wanted, file=file), self._import, _few)
 
-    def get(self, id: str) -> Job:
-        """A job; NotFound if it is unknown."""
-        with self._lock:
-            job = self._jobs.get(id)
-        if job is None:
-            raise NotFound("this import is not known; the server was restarted, or it is long ago")
-        return job
-
-    def cancel(self, id: str) -> Job:
-        """Cancel a job; Conflict if it is storing and will be completed."""
-        job = self.get(id)
-        if not job.over and not job.control.cancel():
-            raise Conflict("the rows are being stored, so the import can't be cancelled any more")
-        return job
-
-    def _run(self, job: Job) -> None:
+    def _import(self, job: ImportJob) -> None:
         try:
-            while not self._turn.acquire(timeout=0.2):
-                job.control.require_wanted()
-            try:
-                self._import(job)
-                job.phase = "done"
-            finally:
-                self._turn.release()
-        except ImportCancelled:
-            job.phase = "cancelled"
+            self._open(job)
         except BadFile as bad:
             job.bad = bad
-            self._failed(job, bad.summary)
-        except (ValueError, LookupError, OSError, StorageUnavailable) as error:
-            self._failed(job, str(error))
-        except Exception:
-            traceback.print_exc()
-            self._failed(job, "the import failed; the server's log has the details")
-        finally:
-            # A preview keeps the file for the import that follows it.
-            if job.wanted.upload and not job.wanted.preview and job.phase == "done":
-                with suppress(ValueError):
-                    self._uploads.file(job.wanted.upload).unlink()
+            raise ValueError(bad.summary) from None
+        # A preview keeps the file for the import that follows it.
+        if job.wanted.upload and not job.wanted.preview:
+            with suppress(ValueError):
+                self._uploads.file(job.wanted.upload).unlink()
 
-    def _failed(self, job: Job, reason: str) -> None:
-        job.error, job.phase = sentence(reason), "failed"
-
-    def _import(self, job: Job) -> None:
+    def _open(self, job: ImportJob) -> None:
         wanted = job.wanted
-        job.control.require_wanted()
         if wanted.upload:
             file = self._uploads.file(wanted.upload)
             self._read(job, file, file.parent)
@@ -195,7 +136,7 @@ class Imports:
         with local_file(str(wanted.address), folder=folder, max_bytes=MAX_HUB_BYTES) as file:
             self._read(job, file, folder)
 
-    def _read(self, job: Job, file: Path, folder: Path) -> None:
+    def _read(self, job: ImportJob, file: Path, folder: Path) -> None:
         """Detect the kind if it is not named, and import the file."""
         wanted, job.phase = job.wanted, "reading"
         kind, source = wanted.kind, wanted.source
@@ -208,6 +149,11 @@ class Imports:
         job.report = run_import(
             self._db, file, request, too_long=self._too_long(), control=job.control
         )
+
+
+def _few(waiting: Sequence[ImportJob]) -> None:
+    if len(waiting) >= KEPT:
+        raise Conflict("too many imports are waiting; try again when they are finished")
 
 
 def _request(

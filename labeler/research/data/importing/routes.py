@@ -37,7 +37,7 @@ def import_routes(imports: Imports) -> APIRouter:
 
     @routes.post("/api/imports")
     def start(body: ImportBody) -> dict[str, Any]:
-        return imports.start(Wanted(**body.model_dump())).view()
+        return imports.begin(Wanted(**body.model_dump())).view()
 
     @routes.get("/api/imports/{id}")
     def view(id: str) -> dict[str, Any]:

@@ -4,27 +4,11 @@ const PLACE = "/research/api/playground";
 const FULL = 1; // nats at which a token has the whole color
 const NAMES = { ppo: "PPO", dpo: "DPO", rloo: "RLOO", "best-of-n": "best-of-N" };
 const LOST = "The connection was lost. Ask again.";
+const { make, attempt } = window.ksRequests;
+const call = (path, body) => attempt(`playground${path}`, body);
 const $ = (selector) => element.querySelector(selector);
 const form = $(".pg-form");
 const state = { models: [], reward: null, talk: [], replies: new Map(), stopped: null, prepared: "" };
-
-function make(tag, css = "", text = "") {
-  const made = document.createElement(tag);
-  if (css) made.className = css;
-  made.textContent = text;
-  return made;
-}
-
-async function call(path, body) {
-  const options = body && { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body) };
-  try {
-    const response = await fetch(PLACE + path, { cache: "no-store", ...options });
-    const data = await response.json();
-    return response.ok ? { data } : { error: data.error };
-  } catch {
-    return { error: LOST };
-  }
-}
 
 const decimal = (value, digits = 2) => value.toFixed(digits).replace(/^-(?=0\.?0*$)/, "").replace("-", "−");
 const about = ({ role, iteration, method }) =>

@@ -1,30 +1,12 @@
 // Pushes a model to the hub (docs/http.md describes the routes).  `element` is the component.
 "use strict";
-const PLACE = "/research/api/pushes";
-const LOST = "The connection was lost. Try again.";
 const WAIT = 500; // milliseconds between two looks at a push
 const OVER = ["done", "failed", "cancelled"];
+const { make, attempt } = window.ksRequests;
+const call = (path, body) => attempt(`pushes${path}`, body);
 const form = element.querySelector("form");
 const $ = (selector) => element.querySelector(selector);
 const state = { models: "", push: null };
-
-function make(tag, css = "", text = "") {
-  const made = document.createElement(tag);
-  if (css) made.className = css;
-  made.textContent = text;
-  return made;
-}
-
-async function call(path, body) {
-  const options = body && { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body) };
-  try {
-    const response = await fetch(PLACE + path, { cache: "no-store", ...options });
-    const data = await response.json();
-    return response.ok ? { data } : { error: data.error };
-  } catch {
-    return { error: LOST };
-  }
-}
 
 function size(bytes) {
   const units = ["B", "kB", "MB", "GB"];

@@ -31,7 +31,7 @@ def push_routes(pushes: Pushes) -> APIRouter:
 
     @routes.post("")
     def start(body: PushBody) -> dict[str, Any]:
-        return pushes.start(body.model, body.repository, private=body.private).view()
+        return pushes.begin(body.model, body.repository, private=body.private).view()
 
     @routes.get("/plan/{model}")
     def plan(model: str) -> dict[str, Any]:

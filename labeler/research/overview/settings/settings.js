@@ -1,5 +1,6 @@
 // The settings page: every setting of config.toml in groups, with search, validation and saving.
-const { make, texts, same, matches, field, call } = window.ksFields;
+const { make, ask } = window.ksRequests;
+const { texts, same, matches, field } = window.ksFields;
 const WHEN = { now: "good", stage: "neutral", iteration: "neutral", restart: "warn", workspace: "warn" };
 
 element.innerHTML = `<div class="ks-settings">
@@ -122,7 +123,7 @@ function take(found) {
 
 async function load(kept = {}) {
   try {
-    take(await call("config"));
+    take(await ask("config"));
   } catch (error) {
     tell("bad", "Settings cannot be loaded.", error.message);
     return;
@@ -142,7 +143,7 @@ async function store() {
   save.disabled = true;
   const sent = changes();
   try {
-    take(await call("config", { version: page.version, changes: sent }));
+    take(await ask("config", { version: page.version, changes: sent }));
     build({});
     const names = Object.keys(sent);
     const when = [...new Set(names.map((name) => page.settings.find((each) => each.name === name).applies_text))];
