@@ -153,6 +153,12 @@ def listing(db: Database, iteration: int | None = None) -> list[Run]:
     return lookup.select(db, Run, _LISTING, iteration=iteration)
 
 
+def by_stage(listed: Sequence[Run], iteration: int) -> list[Run]:
+    """The newest run of each stage of an iteration, the policy's first, then in their order."""
+    newest = {run.stage: run for run in listed if run.iteration == iteration}
+    return sorted(newest.values(), key=lambda run: run.stage != "policy")
+
+
 def has_checkpoint(db: Database, run: Run) -> bool:
     """Whether a stopped run has a checkpoint to resume from."""
     folder = db.workspace / run.directory / "checkpoint"

@@ -142,6 +142,7 @@ class RunsTab(Tab):
                     label=label,
                     resources=run_resources.used(self._db, run),
                     earlier=runs.attempts(listed, run)[:-1],
+                    stages=runs.by_stage(listed, run.iteration),
                 )
             ),
         }
@@ -237,8 +238,13 @@ class RunsTab(Tab):
 
 
 def _chosen(listed: list[Run], choice: str) -> Run | None:
+    """The run `choice`, or for `LATEST` what a researcher wants to see first: the run that works or has
+    stopped; otherwise the newest run of a policy, which later sampling must not hide."""
     by_id = {run.id: run for run in listed}
-    return by_id.get(choice) or latest_run(listed)
+    newest = latest_run(listed)
+    if choice in by_id or newest is None or newest.status != "succeeded":
+        return by_id.get(choice, newest)
+    return latest_run([run for run in listed if run.stage == "policy"]) or newest
 
 
 def _choices(

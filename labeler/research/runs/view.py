@@ -208,13 +208,14 @@ def card(
     cancelling: bool = False,
     changed: Sequence[Changed] = (),
     earlier: Sequence[Run] = (),
+    stages: Sequence[Run] = (),
     label: RunLabel | None = None,
     resources: ResourceUse | None = None,
 ) -> Markup:
     """A run, its progress, the first settings that changed, and why it failed or was cancelled.
 
-    `earlier` are the attempts that the run retries, oldest first; `label` has its name and note,
-    `resources` what its worker uses or used.
+    `earlier` are the attempts that the run retries, oldest first; `stages` are the runs of the same
+    iteration; `label` has its name and note, `resources` what its worker uses or used.
     """
     status, status_tone = run.status, STATUS_TONES[run.status]
     if cancelling:
@@ -244,6 +245,7 @@ def card(
         title = "The run failed" if failed else "The run was cancelled"
         why = components.note("bad" if failed else "warn", title, run.reason)
     return components.card(
+        _stages_line(run, stages),
         head,
         components.prose(label.note) if label and label.note else Markup(""),
         components.bar(run.progress, tone=status_tone, label=STAGE_LABELS[run.stage]),
@@ -262,6 +264,23 @@ def _took(run: Run, ended: datetime) -> str:
         return f"took {span}" if run.started_at is None else f"took {span}, with earlier attempts"
     span = components.duration((ended - run.created_at).total_seconds())
     return f"took {span}" if run.attempt == 1 else f"{span} from first start to end"
+
+
+def _stages_line(run: Run, stages: Sequence[Run]) -> Markup:
+    """Links to the runs of the other stages of the iteration."""
+    if len(stages) < 2:
+        return Markup("")
+    links = [
+        Markup('<a href="?tab=runs&amp;run={}"{}>{}</a>').format(
+            each.id,
+            Markup(' aria-current="true"') if each.id == run.id else "",
+            STAGE_LABELS[each.stage],
+        )
+        for each in stages
+    ]
+    return Markup('<nav class="ks-stages" aria-label="Stages of iteration {}">{}</nav>').format(
+        run.iteration, components.lines(links)
+    )
 
 
 def _attempts_line(earlier: Sequence[Run]) -> Markup:

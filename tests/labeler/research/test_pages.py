@@ -253,6 +253,20 @@ def test_a_failed_run_shows_its_reason_flag_charts_log_and_what_can_be_done(tabs
     assert shown == {"cancel": False, "resume": True, "go-retry": True}
 
 
+def test_later_stages_do_not_hide_the_run_of_the_policy(tmp_path):
+    with Database.open(tmp_path / "w") as db:
+        Seeding(db).history(finished=1, labels=20)
+        tab = all_tabs(db, RecordingLoop()).runs
+        assert runs.listing(db)[-1].stage != "policy"
+        card = tab.refresh(LATEST, {})[tab.card]
+        assert re.findall(r'ks-run-id">([\w-]+)<', card) == ["run-1-policy"]
+        stages = re.findall(r'<a href="\?tab=runs&amp;run=([\w-]+)"( aria-current="true")?>', card)
+        assert stages[0] == ("run-1-policy", ' aria-current="true"')
+        assert {id for id, _ in stages} == {each.id for each in runs.listing(db, iteration=1)}
+        runs.save(db, replace(runs.listing(db)[-1], id="next", iteration=2, status="running"))
+        assert 'ks-run-id">next<' in tab.refresh(LATEST, {})[tab.card]
+
+
 def test_a_reward_run_without_new_labels_says_so(tabs, monkeypatch):
     tab = tabs.runs
     said = "There are no new labels since the last training"
