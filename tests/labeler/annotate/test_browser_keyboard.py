@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
+
 import pytest
 from playwright.sync_api import expect
 
@@ -168,16 +170,28 @@ def flag(page, keyboard):
 
 
 def changes_and_answers(page, keyboard):
+    with of_the_menu(page, keyboard, "What did my labels do?", ".changes") as changes:
+        expect(changes.locator("li").first).to_be_visible()
+    with of_the_menu(page, keyboard, "My judgments", ".drawer") as drawer:
+        expect(drawer.locator(".list li").first).to_be_visible()
+        # Read when the drawer was opened before: folded as soon as the list of this time is there.
+        expect(drawer.locator(".answers")).not_to_have_attribute("open", "")
+        keyboard.tab_to(drawer.locator(".answers summary"))
+        page.keyboard.press("Enter")
+        expect(drawer.locator(".answers li").first).to_be_visible()
+
+
+@contextmanager
+def of_the_menu(page, keyboard, name, dialog):
     menu = page.locator(".menu summary")
-    for name, dialog in {"What did my labels do?": ".changes", "My judgments": ".drawer"}.items():
-        keyboard.tab_to(menu)
-        page.keyboard.press("Enter")
-        keyboard.tab_to(page.locator(".menu").get_by_role("button", name=name))
-        page.keyboard.press("Enter")
-        expect(page.locator(f"{dialog} li").first).to_be_visible()
-        page.keyboard.press("Escape")
-        expect(page.locator(dialog)).to_be_hidden()
-        expect(menu).to_be_focused()
+    keyboard.tab_to(menu)
+    page.keyboard.press("Enter")
+    keyboard.tab_to(page.locator(".menu").get_by_role("button", name=name))
+    page.keyboard.press("Enter")
+    yield page.locator(dialog)
+    page.keyboard.press("Escape")
+    expect(page.locator(dialog)).to_be_hidden()
+    expect(menu).to_be_focused()
 
 
 def change_password(page, keyboard):
