@@ -34,6 +34,7 @@ from labeler.research.overview.iterations_tab import IterationsTab
 from labeler.research.overview.settings.tab import SettingsTab
 from labeler.research.overview.tab import OverviewTab
 from labeler.research.runs.compare_tab import CompareTab
+from labeler.research.runs.eta import Eta
 from labeler.research.runs.tab import RunsTab
 from labeler.research.tab import Tab, Updates, caller, html_slot, on
 from labeler.research.team.audit.tab import AuditTab
@@ -85,13 +86,14 @@ def pages(
     webhooks: Webhooks,
 ) -> Pages:
     """All pages; `top` is the header, which some sections refresh too."""
+    eta = Eta()
     return {
         "Overview": {
-            "Loop": lambda: OverviewTab(db, loop, top),
+            "Loop": lambda: OverviewTab(db, loop, top, eta),
             "Iterations": lambda: IterationsTab(db),
             "Settings": SettingsTab,
         },
-        "Runs": {"Run": lambda: RunsTab(db, loop, top), "Compare": lambda: CompareTab()},
+        "Runs": {"Run": lambda: RunsTab(db, loop, top, eta), "Compare": lambda: CompareTab()},
         "Models": {
             "Verdicts": lambda: VerdictsTab(loop),
             "Reward model": lambda: RewardTab(loop),

@@ -5,17 +5,22 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import NamedTuple
 
 from storage.engine.database import Database
 from storage.labeling import queue
-from storage.records import Annotator, Iteration, Mark, ModelVersion, Outcome, Run
+from storage.records import Annotator, Iteration, Mark, ModelVersion, Outcome, Run, now
 from storage.tables import annotators, iterations, models, prompts, runs, settings, snapshots
+
+PACE_WINDOW = timedelta(hours=1)
+"""The time over which `State.recent_labels` are counted."""
 
 _LABELS = """
     SELECT count(*) FILTER (c.arm NOT IN ('live', 'probe')) AS labels, max(j.created_at) AS latest,
-           count(*) FILTER (j.created_at >= $midnight) AS today
+           count(*) FILTER (j.created_at >= $midnight) AS today,
+           count(*) FILTER (c.arm NOT IN ('live', 'probe') AND j.created_at >= $since) AS recent,
+           min(j.created_at) FILTER (c.arm NOT IN ('live', 'probe')) AS first
     FROM current_judgments AS j
     JOIN comparisons AS c ON c.id = j.comparison
     JOIN annotators AS a ON a.id = j.annotator
@@ -109,6 +114,10 @@ class State:
     """Pairs that still need a judgment."""
     cancelling: bool = False
     """Whether `run` is being cancelled."""
+    recent_labels: int = 0
+    """Labels of the current iteration in the last `PACE_WINDOW`."""
+    first_label: datetime | None = None
+    """When the oldest label of the current iteration was given."""
 
     @property
     def turn(self) -> tuple[int, str, int] | None:
@@ -122,8 +131,8 @@ class State:
         return self.iteration.labels_wanted if self.iteration else 0
 
 
-def state(db: Database, *, midnight: datetime) -> State:
-    """The current state of the loop; `midnight` is the start of today."""
+def state(db: Database, *, midnight: datetime, moment: datetime | None = None) -> State:
+    """The state of the loop at `moment` (now by default); `midnight` is the start of today."""
     listed = iterations.listing(db)
     current = max(listed, key=lambda i: i.number, default=None)
     versions = {m.id: m for m in models.listing(db)}
@@ -131,7 +140,7 @@ def state(db: Database, *, midnight: datetime) -> State:
     evaluated = next(
         (i for i in listed if policy and i.policy_produced == policy.id and i.evaluation), None
     )
-    labels = _labels(db, current, midnight)
+    labels = _labels(db, current, midnight, (moment or now()) - PACE_WINDOW)
     run = latest_run(runs.listing(db, iteration=current.number) if current else [])
     return State(
         iteration=current,
@@ -148,6 +157,8 @@ def state(db: Database, *, midnight: datetime) -> State:
         waiting=snapshots.waiting(db, settings.learn_from(db)),
         open_pairs=queue.unfinished(db),
         cancelling=run is not None and runs.cancelling(db, run),
+        recent_labels=labels.recent,
+        first_label=labels.first,
         evaluated=evaluated,
         judge=versions.get(evaluated.reward_model or "") if evaluated else None,
     )
@@ -164,12 +175,17 @@ class _Labels(NamedTuple):
     labels: int
     latest: datetime | None
     today: int
+    recent: int
+    first: datetime | None
 
 
-def _labels(db: Database, current: Iteration | None, midnight: datetime) -> _Labels:
+def _labels(
+    db: Database, current: Iteration | None, midnight: datetime, since: datetime
+) -> _Labels:
     number = current.number if current else -1
     kinds = list(settings.learn_from(db))
-    return _Labels(**db.read(_LABELS, iteration=number, midnight=midnight, kinds=kinds)[0])
+    found = db.read(_LABELS, iteration=number, midnight=midnight, since=since, kinds=kinds)
+    return _Labels(**found[0])
 
 
 def _count(db: Database, query: str) -> int:

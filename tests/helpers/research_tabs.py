@@ -19,6 +19,7 @@ from labeler.research.models.lineage.tab import LineageTab
 from labeler.research.models.samples.tab import SamplesTab
 from labeler.research.overview.iterations_tab import IterationsTab
 from labeler.research.overview.tab import OverviewTab
+from labeler.research.runs.eta import Eta
 from labeler.research.runs.tab import RunsTab
 from labeler.research.tab import html_slot
 from labeler.research.team.guidelines.tab import GuidelinesTab
@@ -58,9 +59,9 @@ def all_tabs(db: Database, loop: RecordingLoop) -> Tabs:
     return laid_out(
         lambda: Tabs(
             loop=loop,
-            overview=OverviewTab(db, loop, top := html_slot()),
+            overview=OverviewTab(db, loop, top := html_slot(), Eta()),
             iterations=IterationsTab(db),
-            runs=RunsTab(db, loop, top),
+            runs=RunsTab(db, loop, top, Eta()),
             samples=SamplesTab(db),
             lineage=LineageTab(db),
             judgments=JudgmentsTab(db),

@@ -17,8 +17,9 @@ from labeler.ports import Loop
 from labeler.research import reading
 from labeler.research.caveats import warnings
 from labeler.research.models.verdicts import view as verdicts_view
-from labeler.research.overview import iterations_view, trust
+from labeler.research.overview import iterations_view, time_left, trust
 from labeler.research.overview import view as overview_view
+from labeler.research.runs.eta import Eta
 from labeler.research.tab import Cached, Tab, Updates, attempt, html_slot, on
 from labeler.research.top import headline
 from storage.analysis.agreement import agreement
@@ -32,11 +33,14 @@ TRAIN_JS = (Path(__file__).parent / "train.js").read_text(encoding="utf-8")
 
 
 class OverviewTab(Tab):
+    """`eta` is shared with the page of the runs, which watches the same run."""
+
     every = 2
 
-    def __init__(self, db: Database, loop: Loop, top: gr.HTML) -> None:
+    def __init__(self, db: Database, loop: Loop, top: gr.HTML, eta: Eta) -> None:
         self._db = db
         self._loop = loop
+        self._eta = eta
         self._agreement = Cached(lambda: agreement(db), at_most_every=30)
         self._gate_report = Cached(loop.gate, at_most_every=10)
         self._reward_report = Cached(loop.reports.report, at_most_every=10)
@@ -95,7 +99,7 @@ class OverviewTab(Tab):
 
     def refresh(self) -> Updates:
         moment = now()
-        state = reading.state(self._db, midnight=midnight(moment))
+        state = reading.state(self._db, midnight=midnight(moment), moment=moment)
         reason = self._loop.can_train()
         version = reading.judging_version(self._db)
         agreed = self._agreement.get(version)
@@ -121,7 +125,11 @@ class OverviewTab(Tab):
                     models.listing(self._db),
                 )
             ),
-            self.next: render(overview_view.next_step(state, reason, stopped)),
+            self.next: render(
+                overview_view.next_step(
+                    state, reason, stopped, left=time_left.shown(state, self._eta, now=moment)
+                )
+            ),
             self.gate: render(verdicts_view.gate_notice(gate)),
             self.stopped: _attempt(stopped),
             self.train: gr.Button(interactive=reason is None, visible=stopped is None),

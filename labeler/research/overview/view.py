@@ -62,12 +62,19 @@ def _run_line(run: Run, cancelling: bool) -> Markup:
     return Markup('<div class="ks-run-line">{}{}</div>').format(bar, line)
 
 
-def next_step(state: State, reason: str | None, stopped: Stopped | None = None) -> Markup:
-    """The next step; `reason` says why training cannot start, or is None."""
+def next_step(
+    state: State,
+    reason: str | None,
+    stopped: Stopped | None = None,
+    left: Markup | None = None,
+) -> Markup:
+    """The next step; `reason` says why training cannot start, or is None. `left` is the time left."""
     tone, title, body = _what_stopped(stopped) if stopped else _next_step(state, reason)
     training = state.iteration is not None and state.iteration.phase not in ("labeling", "done")
+    said = components.note(tone, title, body)
     return components.stack(
-        components.note(tone, title, body), nothing_new(state.new_labels) if training else ""
+        Markup('<div class="ks-next-line">{}{}</div>').format(said, left) if left else said,
+        nothing_new(state.new_labels) if training else "",
     )
 
 

@@ -6,10 +6,20 @@ import threading
 from dataclasses import dataclass
 from datetime import datetime
 
+from labeler.html import components
 from storage.records import Run
 
 ENOUGH = 4.0
 """Seconds of observed progress before the first estimate; the page polls every two seconds."""
+
+NEARLY_DONE = 10.0
+"""Seconds left below which a run is said to finish."""
+
+
+def about(seconds: float) -> str:
+    """Seconds as a duration with the precision of an estimate: a minute, ten or five seconds."""
+    step = 60 if seconds >= 300 else 10 if seconds >= 60 else 5
+    return components.duration(step * round(seconds / step))
 
 
 @dataclass

@@ -33,15 +33,18 @@ NO_RUN = components.empty(
 
 
 class RunsTab(Tab):
-    """`retry` opens the Overview page, where a stopped stage is retried with other settings."""
+    """`retry` opens the Overview page, where a stopped stage is retried with other settings.
+
+    `eta` is shared with that page, which watches the same run.
+    """
 
     every = 2
 
-    def __init__(self, db: Database, loop: Loop, top: gr.HTML) -> None:
+    def __init__(self, db: Database, loop: Loop, top: gr.HTML, eta: Eta) -> None:
         self._db = db
         self._loop = loop
         self._top = top
-        self._eta = Eta()
+        self._eta = eta
         self._lay_out()
         self.inputs = [self.choice, self.seen]
         self.describing = [self.name, self.note]

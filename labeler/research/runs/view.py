@@ -13,6 +13,7 @@ from labeler.html import components
 from labeler.html.components import Column, Markup
 from labeler.research.charts import Chart, Limit, Series
 from labeler.research.phases import STAGE_LABELS, STATUS_TONES, reading_name, stopping
+from labeler.research.runs.eta import NEARLY_DONE, about
 from storage.records import Prompt, Run, RunLabel, RunNote
 from storage.tables import runs
 from storage.tables.run_resources import ResourceUse
@@ -381,18 +382,12 @@ def _where(run: Run, seconds_left: float | None, cancelling: bool) -> str:
         left = (
             "estimating the time left"
             if seconds_left is None
-            else f"about {components.duration(_rounded(seconds_left))} left"
-            if seconds_left >= 10
+            else f"about {about(seconds_left)} left"
+            if seconds_left >= NEARLY_DONE
             else "finishing"
         )
         parts.append(left)
     return " · ".join(parts)
-
-
-def _rounded(seconds: float) -> float:
-    """Seconds rounded to the precision of an estimate: a minute, ten or five seconds."""
-    step = 60 if seconds >= 300 else 10 if seconds >= 60 else 5
-    return step * round(seconds / step)
 
 
 def flags(notes: Sequence[RunNote], *, unit: str) -> Markup:

@@ -18,6 +18,7 @@ from labeler.research.models.verdicts.tab import ALL, VerdictsTab
 from labeler.research.overview import iterations_view
 from labeler.research.overview.iterations_tab import IterationsTab
 from labeler.research.overview.tab import OverviewTab
+from labeler.research.runs.eta import Eta
 from labeler.research.tab import html_slot
 from storage.engine.database import Database
 from storage.gate_records import StandingRuling
@@ -58,7 +59,11 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
         loop = RecordingLoop(db=db)
         yield laid_out(
             lambda: World(
-                db, loop, VerdictsTab(loop), OverviewTab(db, loop, html_slot()), IterationsTab(db)
+                db,
+                loop,
+                VerdictsTab(loop),
+                OverviewTab(db, loop, html_slot(), Eta()),
+                IterationsTab(db),
             )
         )
 
@@ -151,7 +156,7 @@ def test_what_the_loop_says_of_a_policy_changes_with_the_ruling_and_the_iteratio
         seeding = Seeding(db)
         seeding.history(labels=20)
         seeding.judge_policies(2, wins=0.78)
-        tab = laid_out(lambda: OverviewTab(db, RecordingLoop(db=db), html_slot()))
+        tab = laid_out(lambda: OverviewTab(db, RecordingLoop(db=db), html_slot(), Eta()))
         assert "policy-2 is better than SFT" in tab.refresh()[tab.gate]
         policy_judgments.override(db, "policy-2", "block", reason="flatters")
         assert "policy-2 is blocked" in tab.refresh()[tab.gate]
