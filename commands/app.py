@@ -62,7 +62,7 @@ def _lines(value: Any, indent: str = "") -> Iterator[str]:
                 yield f"{indent}- {first}"
                 yield from (f"{indent}  {line}" for line in more)
         else:
-            yield from (indent + line for line in _table(value))
+            yield from (indent + line for line in table_lines(value))
     elif isinstance(value, list):
         for item in value:
             yield from _lines(item, indent)
@@ -74,7 +74,7 @@ def _is_interval(value: Any) -> bool:
     return isinstance(value, list) and [type(bound) for bound in value] == [float, float]
 
 
-def _table(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+def table_lines(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     """A table: ruled and fitted to a terminal; otherwise plain and as wide as its cells."""
     console = Console()
     if sys.stdout.isatty():

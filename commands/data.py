@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+from commands import status_text
 from commands.app import DEFAULT, AsJson, Workspace, app, show
 from commands.studio import connect
 from pipeline.loop.workspace_config import prepare
@@ -19,7 +20,10 @@ from storage.engine.replacing import refuse_pending_replacement
 from storage.engine.workspace import SETTINGS, require_data
 from storage.errors import WorkspaceLocked
 from storage.exporting.formats import Format, Ties
+from storage.importing.row_notes import lines_in_words
 from storage.records import AnnotatorRole
+from storage.reports import from_json
+from storage.status import Status
 from storage.tables import models
 
 File = str | None
@@ -27,17 +31,32 @@ _WARNINGS_SHOWN = 10
 
 
 def _shorten(report: dict[str, Any]) -> dict[str, Any]:
-    """An import's report with only the first warnings; a file can have one per row."""
+    """An import's report with a line for each reason, and only the first reasons of warnings."""
     brief = {name: value for name, value in report.items() if not name.endswith("_in_all")}
     if not brief["preview"]:
         del brief["preview"]
-    kept = {"skipped": report["skipped"], "warnings": report["warnings"][:_WARNINGS_SHOWN]}
+    kept = {
+        "skipped": _by_reason(report["skipped"]),
+        "warnings": _by_reason(report["warnings"])[:_WARNINGS_SHOWN],
+    }
     hidden = [
         f"{more} more {what}; --json lists {_how_many(report, kind)}"
         for kind, what in (("skipped", "bad rows left out"), ("warnings", "warnings"))
-        if (more := report[f"{kind}_in_all"] - len(kept[kind]))
+        if (more := report[f"{kind}_in_all"] - sum(each["rows"] for each in kept[kind]))
     ]
     return brief | kept | ({"not shown": ", ".join(hidden)} if hidden else {})
+
+
+def _by_reason(notes: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The notes with the same reason as one, with the number of rows."""
+    lines: dict[tuple[str, str], list[int]] = {}
+    for note in notes:
+        lines.setdefault((note["reason"], note["why"]), []).append(note["line"])
+    return [
+        {"rows": len(found), "where": lines_in_words(found), "reason": reason}
+        | ({} if why == "bad" else {"why": why})
+        for (reason, why), found in lines.items()
+    ]
 
 
 def _how_many(report: dict[str, Any], kind: str) -> str:
@@ -151,9 +170,13 @@ def export_command(
 
 @app.command("status")
 def status_command(workspace: Workspace = DEFAULT, as_json: AsJson = False) -> None:
-    """Show labels, agreement, models and the phase of the loop."""
+    """Show labels, agreement, models and the phase of the loop; --json has every field."""
     with connect(workspace) as target:
-        show(target.call("status"), as_json)
+        found = target.call("status")
+    if as_json:
+        show(found, as_json)
+    else:
+        typer.echo("\n".join(status_text.lines(from_json(Status, found))))
 
 
 @app.command("lineage")

@@ -27,6 +27,7 @@ from commands import (
 )
 from commands.app import app
 from storage.errors import NotFound, explain
+from storage.reports import InvalidSettings
 
 MODULES = (
     *(serve, settings, loop, data, push, prompts, gold, judgments, adjudicate, flags),
@@ -47,5 +48,15 @@ def main() -> None:
     try:
         app()
     except (ValueError, NotFound, RuntimeError, OSError) as error:
-        print(f"kitestring: {explain(error)}", file=sys.stderr)
+        print(f"kitestring: {_in_words(error)}", file=sys.stderr)
         sys.exit(1)
+
+
+def _in_words(error: BaseException) -> str:
+    """The error's text; a line for each of several wrong settings."""
+    wrong = (
+        list(dict.fromkeys(error.problems.values())) if isinstance(error, InvalidSettings) else []
+    )
+    if len(wrong) < 2:
+        return explain(error)
+    return "\n  ".join([f"{len(wrong)} settings are wrong:", *wrong])

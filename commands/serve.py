@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import secrets
+import shlex
 import socket
 import threading
 import traceback
@@ -29,28 +30,53 @@ if TYPE_CHECKING:
     from labeler import ports
 
 WARNINGS_SHOWN = 3
+PromptsFile = Annotated[Path | None, typer.Option("--prompts", help="Prompts (JSONL).")]
 
 
 @app.command()
 def init(
     workspace: Workspace = DEFAULT,
     model: Model = None,
+    prompts_file: PromptsFile = None,
     config: ConfigFiles = [],  # noqa: B006 (typer copies it)
     sets: Sets = [],  # noqa: B006
 ) -> None:
-    """Create a workspace: a settings file and an empty database."""
+    """Create a workspace: a settings file and an empty database. Prints the next step.
+
+    Without --prompts, a workspace of the demo gets the demo's prompts at its first start.
+    """
     if (workspace / SETTINGS).exists():
         raise ValueError(f"{workspace} is already a workspace; edit {workspace / SETTINGS}")
+    if prompts_file and not prompts_file.exists():
+        raise ValueError(f"there is no file {prompts_file}")
     settings = prepare(workspace, model, config, sets)
     Database.open(workspace).close()
     print(f"{workspace} is ready for {settings.model.name}; its settings: {workspace}/config.toml")
+    place = "" if workspace == DEFAULT else f" --workspace {shlex.quote(str(workspace))}"
+    added = _add_prompts(workspace, prompts_file) if prompts_file else 0
+    if added:
+        print(f"Added {added:,} prompt{'' if added == 1 else 's'}.")
+    elif settings.model.name != "demo":
+        print(f"Next, add prompts: python launch.py import --prompts FILE.jsonl{place}")
+        print(f"Then start the studio: python launch.py serve{place}")
+        return
+    print(f"Next, start the studio: python launch.py serve{place}")
+    if not added:
+        print("The first start adds the demo's prompts.")
+
+
+def _add_prompts(workspace: Path, file: Path) -> int:
+    """Import prompts; returns how many are new."""
+    with connect(workspace) as target:
+        report = target.call("import", kind="prompts", file=str(file.resolve()))
+    return report["added"]["prompts"]
 
 
 @app.command()
 def serve(
     workspace: Workspace = DEFAULT,
     model: Model = None,
-    prompts_file: Annotated[Path | None, typer.Option("--prompts", help="Prompts (JSONL).")] = None,
+    prompts_file: PromptsFile = None,
     sft: Annotated[Path | None, typer.Option(help="Demonstrations for SFT (JSONL).")] = None,
     host: Annotated[
         str, typer.Option(help="Address to listen on.", envvar="KITESTRING_HOST")

@@ -25,6 +25,8 @@ from pipeline.ppo.settings import (
     Section,
     SettingInfo,
     build,
+    flat,
+    nested,
     parse,
     plain,
     require,
@@ -485,8 +487,12 @@ class Config(Section):
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Config:
-        """The inverse of `to_dict`; unknown keys and wrong types are errors."""
-        return build(cls, data, prefix="")
+        """The inverse of `to_dict`; InvalidSettings names every unknown key and wrong value."""
+        try:
+            return build(cls, data, prefix="")
+        except ValueError:
+            wrong = problems(lambda some: build(cls, nested(some), prefix=""), flat(cls, data))
+            raise InvalidSettings(wrong) from None
 
     def to_dict(self) -> dict[str, Any]:
         """Plain nested values, ready for JSON."""
@@ -526,7 +532,7 @@ class Config(Section):
             parsed = parse(value, valid[name].type) if isinstance(value, str) else value
             section, _, key = name.rpartition(".")
             (data[section] if section else data)[key] = parsed
-        return Config.from_dict(data)
+        return build(Config, data, prefix="")
 
     def settings(self) -> Iterator[SettingInfo]:
         """Every setting as ``section.name`` with value, default, type and help."""

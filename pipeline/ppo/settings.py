@@ -137,6 +137,27 @@ def build(cls: Any, data: Mapping[str, Any], prefix: str) -> Any:
     return cls(**arguments)
 
 
+def flat(cls: Any, data: Mapping[str, Any]) -> dict[str, Any]:
+    """Plain nested values of `Config` by dotted name; an unknown section stays whole."""
+    hints = typing.get_type_hints(cls)
+    found: dict[str, Any] = {}
+    for key, value in data.items():
+        if dataclasses.is_dataclass(hints.get(key)) and isinstance(value, Mapping):
+            found |= {f"{key}.{name}": each for name, each in value.items()}
+        else:
+            found[key] = value
+    return found
+
+
+def nested(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The inverse of `flat`."""
+    found: dict[str, Any] = {}
+    for name, value in values.items():
+        section, _, key = name.rpartition(".")
+        (found.setdefault(section, {}) if section else found)[key] = value
+    return found
+
+
 def checked(name: str, value: Any, hint: Any) -> Any:
     """`value` converted to the type `hint`; ValueError that names what is accepted."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)

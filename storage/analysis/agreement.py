@@ -17,6 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from storage.analysis import agreement_statistics
+from storage.analysis.intervals import wilson
 from storage.engine.database import Database
 from storage.engine.items import PEOPLE, shared_ratings
 from storage.records import LEARNED_FROM
@@ -68,7 +69,8 @@ class Agreement:
 
     `percent` is the share of pairs of judgments that agree, 0 to 1.  `alpha` is Krippendorff's
     nominal alpha, `alpha_ordinal` the ordinal one.  Each is None if undefined, and has an interval
-    from bootstrap samples of the items (`agreement_statistics.intervals` says when it is None).
+    from bootstrap samples of the items (`agreement_statistics.intervals` says when it is None).  If
+    all judgments agree, or none do, `percent_interval` is Wilson's.
     `kappas` has every pair of annotators (model judges included) with an item in common, in
     alphabetical order.
     """
@@ -104,13 +106,20 @@ def agreement(
     return Agreement(
         items=int(items.sum()),
         percent=figures["percent"],
-        percent_interval=spread["percent"],
+        percent_interval=spread["percent"] or _if_all_agree(figures["percent"], int(items.sum())),
         alpha=figures["alpha"],
         alpha_interval=spread["alpha"],
         alpha_ordinal=figures["alpha_ordinal"],
         alpha_ordinal_interval=spread["alpha_ordinal"],
         kappas=_kappas(_table(row["cells"]), [names[id] for id in row["people"] or ()]),
     )
+
+
+def _if_all_agree(percent: float | None, items: int) -> list[float] | None:
+    """Wilson's interval, because bootstrap samples of items that all agree have no spread."""
+    if percent not in (0.0, 1.0) or items < agreement_statistics.MIN_ITEMS:
+        return None
+    return list(wilson(percent, items))
 
 
 def _table(rows: list[list[int]] | None) -> agreement_statistics.Counts:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
@@ -75,14 +75,38 @@ def _short(note: BadRow) -> BadRow:
     return replace(note, reason=f"{note.reason[: MAX_REASON_LENGTH - 1]}…")
 
 
+_REASONS_SHOWN = 20
+
+
+def _by_reason(rows: Sequence[BadRow]) -> tuple[str, int]:
+    """A line for each of the first reasons, with its rows, and the number of those rows."""
+    lines: dict[str, list[int]] = {}
+    for row in rows:
+        lines.setdefault(row.reason, []).append(row.line)
+    shown = list(lines.items())[:_REASONS_SHOWN]
+    text = "".join(f"\n  {lines_in_words(found)}: {reason}" for reason, found in shown)
+    return text, sum(len(found) for _, found in shown)
+
+
+def lines_in_words(lines: Sequence[int]) -> str:
+    """``line 3``, ``lines 1 to 3``, or ``lines 1, 4, 9 and 12 more``; `lines` are in order."""
+    first, last = lines[0], lines[-1]
+    if len(lines) == 1:
+        return f"line {first}"
+    if last - first == len(lines) - 1:
+        return f"lines {first} to {last}" if len(lines) > 2 else f"lines {first} and {last}"
+    more = f" and {len(lines) - 3} more" if len(lines) > 3 else ""
+    return f"lines {', '.join(map(str, lines[:3]))}{more}"
+
+
 class BadFile(ValueError):
     """A file was not imported: `count` bad rows, the first of them in `rows`, and a `summary`."""
 
     def __init__(self, path: Path, bad: RowNotes) -> None:
         self._made_of = path, bad
         self.rows, self.count, self.long = RowNotes.of(bad).first, bad.count, bad.long
-        shown = "".join(f"\n  line {row.line}: {row.reason}" for row in self.rows[:20])
-        more = f"\n  … and {self.count - 20} more" if self.count > 20 else ""
+        shown, told = _by_reason(self.rows)
+        more = f"\n  … and {self.count - told} more" if self.count > told else ""
         what = "1 bad row" if self.count == 1 else f"{self.count} bad rows"
         self.summary = f"nothing was imported from {path.name}, which has {what}"
         skip = (

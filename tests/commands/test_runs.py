@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,7 +12,10 @@ import pytest
 from typer.testing import CliRunner
 
 from commands.main import app
+from pipeline.config.sections import Config
+from pipeline.runs.rundir import Job, RunDirectory
 from storage.engine.database import Database
+from storage.errors import NotFound
 from storage.records import Metric, Run
 from storage.tables import runs
 from tests.helpers.command_line import told
@@ -66,6 +72,58 @@ def test_runs_are_compared_step_by_step(workspace: Path) -> None:
     assert [row.split() for row in rows] == [
         ["run", "step", "reward/mean"], ["run-a", "1", "0.25"], ["run-a", "2", "0.5"],
     ]  # fmt: skip
+
+
+WORKER = """
+import sys, time
+from pathlib import Path
+from pipeline.runs.rundir import RunDirectory
+held = RunDirectory(Path(sys.argv[1])).hold_lock()
+print("working", flush=True)
+time.sleep(600)
+"""
+
+
+def test_the_running_stage_is_cancelled(workspace: Path) -> None:
+    directory = workspace / "runs" / "run-c"
+    RunDirectory.create(directory, Job(run="run-c", stage="policy", iteration=3, config=Config()))
+    with Database.open(workspace) as db:
+        runs.save(
+            db,
+            replace(EARLIER, id="run-c", iteration=3, status="running", directory="runs/run-c"),
+        )
+    command = [sys.executable, "-c", WORKER, str(directory)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True) as worker:
+        assert worker.stdout
+        assert worker.stdout.readline() == b"working\n"
+        (directory / "pid").write_text(str(worker.pid))
+        answer = told("cancel", "--workspace", workspace)
+        assert answer == "the PPO stage stops after its current step (run-c)\n"
+        assert worker.wait(timeout=30) == -signal.SIGTERM
+    found = told("status", "--workspace", workspace, "--json")
+    assert "cancelled by the researcher" in told("runs", "run-c", "--workspace", workspace)
+    assert found["iteration"] is None
+    with pytest.raises(ValueError, match="no stage is running; there is nothing to cancel"):
+        told("cancel", "--workspace", workspace)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("cancel",), ("status",), ("runs",), ("resume",), ("retry",), ("label-more",), ("gate",),
+        ("export",), ("iterate",), ("import", "--prompts", "prompts.jsonl"), ("users", "add", "Ann"),
+        ("judgments", "list"), ("flags", "list"), ("lineage",), ("settings", "--changed"), ("backup", "copy"),
+    ],
+    ids=lambda words: words[0],
+)  # fmt: skip
+def test_a_mistyped_workspace_is_refused_and_not_created(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "prompts.jsonl").write_text('{"prompt": "Hi?"}\n')
+    with pytest.raises(NotFound, match=r"^\S*wrkspace is not a workspace; create one with `python"):
+        told(*words, "--workspace", "wrkspace")
+    assert not (tmp_path / "wrkspace").exists()
 
 
 @pytest.mark.parametrize(

@@ -150,12 +150,6 @@ def _data(state: State, agreement: Agreement, open_flags: int, now: datetime) ->
         components.number(state.labels), components.number(state.wanted)
     )
     latest = f" · latest {components.ago(state.latest_label, now)}" if state.latest_label else ""
-    agreed = (
-        f"agreement {components.percent(agreement.percent)}, "
-        f"α {components.number(agreement.alpha, 2)}, on {components.plural(agreement.items, 'pair')}"
-        if agreement.items
-        else "no pair judged by two people yet"
-    )
     return _tile(
         "Data",
         "tab=data",
@@ -163,5 +157,18 @@ def _data(state: State, agreement: Agreement, open_flags: int, now: datetime) ->
         components.badge(components.plural(open_flags, "open flag"), "warn") if open_flags else "",
         components.bar(share, tone="good" if share >= 1 else "info", label="labels"),
         f"{state.labels_today:,} today{latest}",
-        agreed,
+        _agreed(agreement),
+    )
+
+
+def _agreed(agreement: Agreement) -> str:
+    """Agreement with its interval; without one, there are too few pairs for a figure."""
+    if not agreement.items:
+        return "no pair judged by two people yet"
+    pairs = components.plural(agreement.items, "pair")
+    if agreement.percent is None or agreement.percent_interval is None:
+        return f"agreement: too few pairs ({pairs} judged by two people)"
+    share = components.with_interval(agreement.percent, *agreement.percent_interval)
+    return Markup("agreement {}, α {}, on {}").format(
+        share, components.number(agreement.alpha, 2), pairs
     )

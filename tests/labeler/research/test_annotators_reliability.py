@@ -125,6 +125,12 @@ def test_agreement_lists_each_pair_the_best_first_with_its_interval():
     assert ["−0.40 to 0.20" in row for row in rows] == [False, False, True, False]
 
 
+@pytest.mark.parametrize(("items", "said"), [(9, True), (10, False)])
+def test_agreement_on_few_pairs_says_so(items, said):
+    seen = reliability_view.agreement(replace(KNOWN, items=items), None)
+    assert (f"{items} pairs judged by two or more: too few for a reliable figure" in seen) is said
+
+
 def test_alpha_stands_beside_what_the_model_expects():
     fitted = AnnotatorFit(
         annotators=(), expected_agreement=0.6, observed_agreement=0.6,

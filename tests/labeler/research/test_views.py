@@ -212,18 +212,27 @@ def test_the_summaries_show_people_first_then_reward_model_and_data():
         ),
         GateReport(policies=(standing,)),
         WEAK_VERDICT,
-        Agreement(items=12, percent=0.75, alpha=0.5),
+        Agreement(items=12, percent=0.75, percent_interval=[0.5, 0.9], alpha=0.5),
         open_flags=2,
         now=NOON,
     )  # fmt: skip
     for text in ("61% <span class=\"ks-muted\">52–70%", "44 judgments", "provisional",
                  "KL 4.20 nats · reward model: wins 71%", "keep labeling", "72%",
                  "40 held-out preferences", "Accuracy 51% on 12 pairs.", "60 <small>of 100 labels",
-                 "width:60.0%", "3 min ago", "agreement 75%, α 0.50, on 12 pairs",
+                 "width:60.0%", "3 min ago", "agreement <span>75% <span class=\"ks-muted\">50–90%</span></span>, α 0.50, on 12 pairs",
                  "2 open flags"):  # fmt: skip
         assert text in seen, text
     assert seen.index("61%") < seen.index("wins 71%")
     assert "<img src=x" not in seen
+
+
+def test_the_agreement_of_a_single_pair_is_no_figure():
+    one = Agreement(items=1, percent=1.0)
+    seen = trust.summaries(
+        state(), GateReport(), RewardReport(models=()), one, open_flags=0, now=NOON
+    )
+    assert "agreement: too few pairs (1 pair judged by two people)" in seen
+    assert "100%" not in seen
 
 
 def test_before_anything_was_trained_the_summaries_say_what_will_be_there():

@@ -7,6 +7,7 @@ import pytest
 
 from pipeline.config.sections import CONFIGS, Config
 from pipeline.loop.settings_view import BASIC_SETTINGS, form, locked_reason
+from storage.reports import InvalidSettings
 
 FILES = sorted(CONFIGS.glob("*.toml"))
 
@@ -57,6 +58,25 @@ def test_a_bad_override_says_what_would_be_right(name: str, value: str, message:
     with pytest.raises(ValueError) as error:
         Config().override({name: value})
     assert message in str(error.value)
+
+
+def test_every_wrong_value_of_a_file_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "config.toml"
+    file.write_text(
+        "seed = -3\n[ppo]\nlr = -1\nkl_wieght = 1\nrollouts = 70\nminibatch = 8\n"
+        "[reward]\nepochs = 'two'\n[unknown]\na = 1\nb = 2\n"
+    )
+    with pytest.raises(InvalidSettings) as error:
+        Config.load([file])
+    assert error.value.problems == {
+        "seed": "seed=-3 must be in [0, 2147483648]",
+        "ppo.lr": "ppo.lr=-1.0 must be more than 0",
+        "ppo.kl_wieght": "there is no setting 'ppo.kl_wieght'; did you mean 'ppo.kl_weight'?",
+        "ppo.rollouts": "ppo.minibatch=8 must divide ppo.rollouts=70",
+        "ppo.minibatch": "ppo.minibatch=8 must divide ppo.rollouts=70",
+        "reward.epochs": "reward.epochs='two' must be a number",
+        "unknown": "there is no setting 'unknown'",
+    }
 
 
 def test_beam_search_finds_one_completion_a_prompt() -> None:

@@ -428,6 +428,19 @@ def test_items_of_an_older_workspace_and_of_a_rebuilt_one_are_found(tmp_path: Pa
         assert agreement(db).percent == 1.0
 
 
+@pytest.mark.parametrize(("items", "low"), [(9, None), (12, 0.7575)])
+def test_items_that_all_agree_have_wilsons_interval(db: Database, items: int, low: float | None):
+    """With all of n in agreement, its lower end is n / (n + 1.96²)."""
+    rate(db, {"a": ["first"] * items, "b": ["first"] * items})
+    found = agreement(db)
+    assert (found.items, found.percent) == (items, 1.0)
+    assert found.alpha_interval is None
+    if low is None:
+        assert found.percent_interval is None
+    else:
+        assert found.percent_interval == pytest.approx([low, 1.0], abs=1e-4)
+
+
 def _cohen(pair: np.ndarray) -> float:
     """Kappa from the confusion matrix, as textbooks draw it."""
     confusion = np.zeros((4, 4))

@@ -215,13 +215,28 @@ function table(rows, all) {
   return scroll;
 }
 
+// Each reason once, with its rows.
+function byReason(rows) {
+  const found = new Map();
+  for (const { row, reason } of rows) found.set(reason, [...(found.get(reason) ?? []), row]);
+  return found;
+}
+
+// "Row 3", "Rows 1 to 15", or "Rows 1, 4, 9 and 12 more".
+function rowsInWords(numbers) {
+  const first = numbers[0], last = numbers.at(-1);
+  if (numbers.length === 1) return `Row ${first}`;
+  if (numbers.length > 2 && last - first === numbers.length - 1) return `Rows ${first} to ${last}`;
+  return `Rows ${numbers.slice(0, 3).join(", ")}${numbers.length > 3 ? ` and ${numbers.length - 3} more` : ""}`;
+}
+
 function notes(title, rows, all) {
   const box = make("details", "im-notes");
   box.append(make("summary", "", title));
   const list = make("ul");
-  for (const { row, reason } of rows) {
+  for (const [reason, numbers] of byReason(rows)) {
     const item = make("li");
-    item.append(make("b", "", `Row ${row}`), make("span", "", ` ${reason}`));
+    item.append(make("b", "", rowsInWords(numbers)), make("span", "", ` ${reason}`));
     list.append(item);
   }
   box.append(list);

@@ -11,6 +11,7 @@ from typing import Any
 from labeler.html import components
 from labeler.html.components import Column, Markup
 from storage.analysis.agreement import Agreement, Kappa
+from storage.analysis.agreement_statistics import MIN_ITEMS
 from storage.analysis.annotator_fit import AnnotatorEstimate, AnnotatorFit
 from storage.analysis.checks import AnnotatorChecks, CheckResult, PracticeState
 from storage.analysis.intervals import NORMAL, UNLIKELY, clearly_below, wilson
@@ -322,7 +323,7 @@ def agreement(found: Agreement, fit: AnnotatorFit | None) -> Markup:
                 components.percent(found.percent, 1),
                 components.interval(*(found.percent_interval or (None, None))),
             ),
-            f"{components.plural(found.items, 'pair')} judged by two or more",
+            _judged_by_two(found.items),
             help="How often two judgments of the same pair agree. Small: the 95% interval.",
         ),
         _expected(fit),
@@ -347,6 +348,11 @@ def agreement(found: Agreement, fit: AnnotatorFit | None) -> Markup:
         ),
     ]
     return components.stack(components.tiles(tiles), _kappas(found.kappas))
+
+
+def _judged_by_two(items: int) -> str:
+    judged = f"{components.plural(items, 'pair')} judged by two or more"
+    return judged if items >= MIN_ITEMS else f"{judged}: too few for a reliable figure"
 
 
 def _value(figure: str, interval: str) -> Markup:
