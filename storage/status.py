@@ -22,7 +22,16 @@ from storage.engine.database import Database
 from storage.labeling import gold
 from storage.records import Iteration, ModelRole, Phase, Run, RunStatus, Stage
 from storage.reports import from_json
-from storage.tables import annotators, iterations, models, prompts, runs, settings
+from storage.tables import (
+    annotators,
+    iterations,
+    models,
+    prompts,
+    run_resources,
+    runs,
+    settings,
+)
+from storage.tables.run_resources import ResourceUse
 
 _COUNTS = """
     SELECT (SELECT count(*) FROM current_judgments) AS judgments,
@@ -151,6 +160,8 @@ class Status:
     policy: PolicyStatus | None
     reward_model: RewardModelStatus | None
     runs: tuple[RunState, ...]
+    resources: ResourceUse | None = None
+    """What the worker of the running stage uses; None while none runs."""
     trouble: str | None = None
     """Why the loop cannot continue, as a sentence."""
 
@@ -170,6 +181,7 @@ def status(db: Database) -> Status:
         policy=_policy(db, current),
         reward_model=_reward_model(db),
         runs=tuple(map(_run, listed)),
+        resources=next((run_resources.used(db, r) for r in listed if r.status == "running"), None),
     )
 
 

@@ -20,6 +20,8 @@ from pipeline.runs.rundir import RunDirectory
 
 INTERVAL = 10.0
 """Seconds between samples."""
+_FIRST = 1.0
+"""Seconds before the first one."""
 
 
 @contextmanager
@@ -29,8 +31,10 @@ def sampled(directory: RunDirectory, *, every: float = INTERVAL) -> Iterator[Non
     sampler = Sampler()
 
     def sample() -> None:
-        while not ended.wait(every):
+        pause = min(_FIRST, every)
+        while not ended.wait(pause):
             _append(directory.resources, sampler.sample())
+            pause = every
 
     thread = threading.Thread(target=sample, name="resources", daemon=True)
     thread.start()
@@ -51,7 +55,10 @@ class Sampler:
         self.sample()  # the first CPU value of a process is 0: there is no span to measure
 
     def sample(self) -> dict[str, Any]:
-        """`cpu` is in cores, memory in bytes; `gpus` has the devices that torch uses."""
+        """`cpu` is in cores, memory in bytes; `gpus` has the devices that torch uses.
+
+        `cores`, `total` and `available` are the machine's.
+        """
         found = [self._process, *self._process.children(recursive=True)]
         self._known = {each.pid: self._known.get(each.pid, each) for each in found}
         cpu = memory = 0.0
@@ -59,10 +66,14 @@ class Sampler:
             with suppress(psutil.Error):  # it has ended
                 cpu += process.cpu_percent() / 100
                 memory += process.memory_info().rss
+        machine = psutil.virtual_memory()
         return {
             "time": time.time(),
             "cpu": round(cpu, 3),
             "memory": int(memory),
+            "cores": psutil.cpu_count(),
+            "total": machine.total,
+            "available": machine.available,
             "gpus": _gpus(),
         }
 

@@ -91,6 +91,7 @@ def test_an_empty_workspace_has_a_status(db: Database) -> None:
         "policy": None,
         "reward_model": None,
         "runs": [],
+        "resources": None,
         "trouble": None,
     }
 
@@ -173,6 +174,29 @@ def test_the_models_in_use_and_the_runs_of_the_iteration(db: Database) -> None:
             "reason": "no space left",
         }
     ]
+
+
+def test_the_running_stage_shows_the_devices_and_memory_that_it_uses(db: Database) -> None:
+    running = Run(id="run-2", stage="policy", iteration=2, status="running", directory="runs/run-2")
+    earlier = Run(
+        id="run-1", stage="reward", iteration=2, status="succeeded", directory="runs/run-1"
+    )
+    db.write(lambda tx: tx.store(Iteration(number=2, phase="policy"), earlier, running))
+    sample = {
+        "time": 1.0, "cpu": 1.5, "memory": 10, "cores": 16, "total": 100, "available": 60,
+        "gpus": [{"name": "H100", "memory": 30, "total": 80, "utilisation": 0.5}],
+    }  # fmt: skip
+    for run, cpu in ((earlier, 9.0), (running, 1.5)):
+        (db.workspace / run.directory).mkdir(parents=True)
+        file = db.workspace / run.directory / "resources.jsonl"
+        file.write_text(json.dumps(sample | {"cpu": cpu}) + "\n")
+    assert to_json(status(db))["resources"] == {
+        "samples": 1, "cpu": 1.5, "mean_cpu": 1.5, "memory": 10, "peak": 10, "cores": 16,
+        "total": 100, "available": 60,
+        "gpus": [{"name": "H100", "memory": 30, "total": 80, "peak": 30, "utilisation": 0.5}],
+    }  # fmt: skip
+    runs.save(db, replace(running, status="succeeded"))
+    assert to_json(status(db))["resources"] is None
 
 
 def test_the_command_prints_each_alpha_with_its_interval(capsys) -> None:

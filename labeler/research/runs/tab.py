@@ -14,6 +14,7 @@ from labeler.ports import Loop
 from labeler.research.charts import CHARTS_JS, group
 from labeler.research.phases import STAGE_LABELS, nothing_new
 from labeler.research.reading import latest_run
+from labeler.research.runs import resources_view
 from labeler.research.runs import view as runs_view
 from labeler.research.runs.eta import Eta
 from labeler.research.tab import Tab, Updates, attempt, caller, html_slot, on
@@ -51,6 +52,7 @@ class RunsTab(Tab):
         self.outputs = [
             *self.describing, top, self.seen, self.choice, self.cancel, self.resume, self.retry, self.card,
             self.flags, self.charts, self.others, self.samples, self.settings, self.log,
+            self.resources,
         ]  # fmt: skip
         for button, act, done in (
             (self.cancel, loop.cancel, ""),  # the card says how the run stops
@@ -98,6 +100,8 @@ class RunsTab(Tab):
         self.charts = html_slot(elem_id="run-charts", js_on_load=CHARTS_JS)
         with gr.Accordion("Settings", open=False):
             self.settings = html_slot(elem_id="run-settings")
+        with gr.Accordion("Resources", open=False):
+            self.resources = html_slot(elem_id="run-resources", js_on_load=CHARTS_JS)
         with gr.Accordion("Log", open=False):
             self.log = html_slot(elem_id="run-log", autoscroll=True)
         with gr.Accordion("All other metrics", open=False):
@@ -159,6 +163,7 @@ class RunsTab(Tab):
             "log": hash(log),
             "settings": (run.id, run.attempt),
             "label": (run.id, label.name, label.note),
+            "resources": (run.id, run_resources.version(self._db, run)),
         }
         if now_seen["runs"] != seen.get("runs"):
             choices = _choices(listed, moment, labels)
@@ -173,6 +178,9 @@ class RunsTab(Tab):
             updates |= {self.name: label.name, self.note: label.note}
         if now_seen["log"] != seen.get("log"):
             updates[self.log] = render(components.preformatted(log, empty_text="The log is empty."))
+        if now_seen["resources"] != seen.get("resources"):
+            history = run_resources.history(self._db, run)
+            updates[self.resources] = render(resources_view.charts(history))
         updates[self.seen] = now_seen
         return updates
 

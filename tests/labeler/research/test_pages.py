@@ -291,6 +291,23 @@ def test_only_the_run_that_the_loop_waits_for_can_go_on(tabs, monkeypatch):
     assert offered(LATEST, None) == (False, False)  # it failed, and was left
 
 
+def test_the_resources_of_a_run_are_sent_when_a_sample_is_new(tmp_path):
+    with Database.open(tmp_path / "w") as db:
+        Seeding(db).history(finished=1, labels=20)
+        tab = all_tabs(db, RecordingLoop()).runs
+        first = tab.refresh(LATEST, {})
+        assert "No samples" in first[tab.resources]
+        directory = db.workspace / "runs/run-1-policy"
+        line = '{"time": 1, "cpu": 1.5, "memory": 2000000000, "gpus": []}\n'
+        (directory / "resources.jsonl").write_text(line)
+        second = tab.refresh(LATEST, first[tab.seen])
+        assert second[tab.resources].count("<figure") == 2
+        assert tab.resources not in tab.refresh(LATEST, second[tab.seen])
+        with (directory / "resources.jsonl").open("a") as file:
+            file.write(line.replace('"time": 1', '"time": 11'))
+        assert tab.resources in tab.refresh(LATEST, second[tab.seen])
+
+
 def test_what_the_browser_has_is_not_sent_again(tabs):
     tab = tabs.runs
     seen = tab.refresh(LATEST, {})[tab.seen]

@@ -19,6 +19,7 @@ from labeler.research.models.samples.view import Answer, Sample
 from labeler.research.overview import iterations_view, trust
 from labeler.research.overview import view as overview_view
 from labeler.research.reading import OpenFlag, State, Work, latest_run
+from labeler.research.runs import resources_view
 from labeler.research.runs import view as runs_view
 from labeler.research.runs.eta import Eta
 from labeler.research.team.people import view as people_view
@@ -37,7 +38,7 @@ from storage.records import (
     RunNote,
 )
 from storage.reports import Check, RewardReport, RewardVerdict, Stopped
-from storage.tables.run_resources import GpuUse, ResourceUse
+from storage.tables.run_resources import GpuHistory, GpuUse, ResourceHistory, ResourceUse
 from storage.tables.run_settings import Changed, changed, run_before
 from tests.helpers.recording_loop import HOSTILE
 from tests.helpers.research_seed import kl_flag
@@ -498,6 +499,66 @@ def test_the_card_says_what_a_run_uses():
     seen = runs_view.card(run(), now=NOON, seconds_left=None, resources=use)
     assert "CPU 1.3 cores on average · memory 2.0 GB, peak 3.5 GB" in seen
     assert "H100: 30.0 GB of 80.0 GB, peak 70.0 GB, 50% busy" in seen
+
+
+def figures(markup: str) -> dict[str, dict]:
+    """The data of each chart by its title."""
+    return {
+        title: json.loads(html.unescape(data))
+        for data, title in re.findall(r'data-chart="([^"]*)".*?<b>([^<]*)</b>', markup, re.DOTALL)
+    }
+
+
+def used(seconds: list[float], gpus: tuple[GpuHistory, ...] = ()) -> ResourceHistory:
+    size = len(seconds)
+    return ResourceHistory(
+        seconds=seconds, cpu=[1.5] * size, memory=[3e9] * size, gpus=gpus, total=16 * 10**9
+    )
+
+
+def test_resources_are_charts_in_units():
+    gpu = GpuHistory(
+        name="H100", total=80 * 10**9, memory=[float("nan"), 4e10], utilisation=[0.5, 0.75]
+    )
+    seen = resources_view.charts(used([0, 600], (gpu,)))
+    found = figures(seen)
+    assert {title: chart["yTitle"] for title, chart in found.items()} == {
+        "CPU": "cores", "Memory": "GB", "GPU utilisation": "%", "GPU memory": "GB",
+    }  # fmt: skip
+    assert 'data-unit="minute"' in seen
+    assert found["CPU"]["series"] == [{"name": "CPU", "x": [0, 10], "y": [1.5, 1.5]}]
+    assert found["Memory"]["series"][0]["y"] == [3, 3]
+    assert found["Memory"]["limits"] == [{"value": 16, "label": "all of 16.0 GB"}]
+    assert found["GPU memory"]["series"] == [{"name": "H100", "x": [0, 10], "y": [None, 40]}]
+    assert found["GPU memory"]["limits"][0]["value"] == 80
+    assert found["GPU utilisation"]["series"][0]["y"] == [50, 75]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "unit", "end"),
+    [(90, "second", 90), (179, "second", 179), (180, "minute", 3), (3 * 3600, "hour", 3)],
+)
+def test_the_axis_of_resources_has_the_unit_of_the_run(seconds, unit, end):
+    seen = resources_view.charts(used([0, seconds]))
+    assert f'data-unit="{unit}"' in seen
+    assert figures(seen)["CPU"]["series"][0]["x"] == [0, end]
+
+
+def test_many_gpus_are_the_lowest_the_mean_and_the_highest():
+    gpus = tuple(
+        GpuHistory(name="H100", total=10**9, memory=[n * 1e9], utilisation=[n / 10])
+        for n in range(1, 6)
+    )
+    two = figures(resources_view.charts(used([0], gpus[:2])))["GPU memory"]["series"]
+    assert [(line["name"], line["y"]) for line in two] == [("GPU 0", [1]), ("GPU 1", [2])]
+    five = figures(resources_view.charts(used([0], gpus)))["GPU utilisation"]["series"]
+    assert [(line["name"], line["y"]) for line in five] == [
+        ("lowest", [10]), ("mean", [30]), ("highest", [50]),
+    ]  # fmt: skip
+
+
+def test_a_run_without_samples_has_no_charts():
+    assert "No samples" in resources_view.charts(None)
 
 
 def test_the_card_of_a_running_run_says_how_long_it_still_takes():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import subprocess
 import sys
 import time
@@ -80,6 +81,68 @@ def test_the_figures_of_a_gpu_are_its_newest_and_its_peak(db: Database, run: Run
     assert (found.samples, found.cpu, found.mean_cpu, found.memory, found.peak) == (3, 2, 1, 8, 10)
     (gpu,) = found.gpus
     assert (gpu.memory, gpu.peak, gpu.total, gpu.utilisation) == (30, 70, 80, 0.5)
+
+
+def sample(time: float, cpu: float = 1.0, memory: int = 1, gpus: list | None = None) -> dict:
+    return {"time": time, "cpu": cpu, "memory": memory, "gpus": gpus or [], "total": 9}
+
+
+def history(db: Database, run: Run, rows: list[dict]) -> run_resources.ResourceHistory:
+    text = "".join(json.dumps(row) + "\n" for row in rows)
+    (db.workspace / run.directory / "resources.jsonl").write_text(text)
+    found = run_resources.history(db, run)
+    assert found is not None
+    return found
+
+
+def test_the_history_counts_the_time_that_a_worker_ran(db: Database, run: Run):
+    assert run_resources.history(db, run) is None
+    # three samples, a night, and two more; at 10 s, the pause counts as one step
+    times = (100, 110, 120, 50_000, 50_010)
+    found = history(db, run, [sample(t, cpu=i, memory=i) for i, t in enumerate(times)])
+    assert list(found.seconds) == [0, 10, 20, 25, 30, 40]
+    assert list(found.cpu) == pytest.approx([0, 1, 2, math.nan, 3, 4], nan_ok=True)
+    assert list(found.memory) == pytest.approx([0, 1, 2, math.nan, 3, 4], nan_ok=True)
+    assert found.total == 9
+    # a clock that was set back
+    found = history(db, run, [sample(t) for t in (100, 110, 50, 60)])
+    assert list(found.seconds) == [0, 10, 15, 20, 30]
+
+
+def test_a_gpu_is_unknown_until_the_stage_uses_it(db: Database, run: Run):
+    first = [{"name": "H100", "memory": 30, "total": 80}]
+    second = [{"name": "H100", "memory": 40, "total": 80, "utilisation": 0.5}]
+    found = history(db, run, [sample(0), sample(10, gpus=first), sample(20, gpus=second)])
+    (gpu,) = found.gpus
+    assert (gpu.name, gpu.total) == ("H100", 80)
+    assert list(gpu.memory) == pytest.approx([math.nan, 30, 40], nan_ok=True)
+    assert list(gpu.utilisation) == pytest.approx([math.nan, math.nan, 0.5], nan_ok=True)
+
+
+def test_many_samples_become_means_of_cpu_and_the_highest_memory(db: Database, run: Run):
+    found = history(db, run, [sample(10 * i, cpu=i % 2, memory=i) for i in range(480)])
+    assert len(found.seconds) == 240
+    assert list(found.seconds[:3]) == [5, 25, 45]
+    assert set(found.cpu) == {0.5}
+    assert list(found.memory[:3]) == [1, 3, 5]
+    assert found.memory[-1] == 479
+
+
+def test_of_a_long_file_samples_at_even_distances_are_read(db: Database, run: Run, monkeypatch):
+    rows = [sample(10 * i, memory=i) for i in range(20_000)]  # two days and more
+    parsed = []
+    monkeypatch.setattr(
+        json, "loads", lambda line, loads=json.loads: parsed.append(1) or loads(line)
+    )
+    found = history(db, run, rows)
+    assert (db.workspace / run.directory / "resources.jsonl").stat().st_size > 1_048_576
+    assert 900 < len(parsed) < 1100
+    assert 180 < len(found.seconds) <= 240
+    assert found.memory[-1] == 19_999
+    assert found.seconds[-1] == pytest.approx(200_000, rel=0.01)
+    # evenly: the memory grows as the time does
+    for seconds, memory in zip(found.seconds, found.memory, strict=True):
+        assert memory == pytest.approx(seconds / 10, abs=120)
 
 
 def test_the_command_prints_the_end_of_the_log(db: Database, run: Run):
