@@ -15,6 +15,7 @@ from storage.status import (
     RunState,
     Status,
 )
+from storage.tables.run_resources import GpuUse, ResourceUse
 
 WIDTH = 20
 """Characters of a label."""
@@ -32,6 +33,7 @@ def lines(found: Status) -> Iterator[str]:
         _section("Checks of annotators", _checks(found.checks)) + _checked(found.checks),
         _section("Models", _models(found)),
         _runs(found.runs),
+        _section("Running stage", _resources(found.resources)),
     ]
     for i, section in enumerate(each for each in sections if each):
         yield from ["", *section] if i else section
@@ -58,6 +60,32 @@ def _runs(found: Sequence[RunState]) -> list[str]:
         for run in found
     ]
     return ["Runs of the iteration", *_table(rows)] if rows else []
+
+
+def _resources(found: ResourceUse | None) -> list[Row]:
+    if found is None:
+        return []
+    cores = f" of {found.cores} cores" if found.cores else " cores"
+    memory = f"{_gigabytes(found.memory)}, peak {_gigabytes(found.peak)}"
+    if found.total and found.available is not None:
+        free = f"{_gigabytes(found.available)} of {_gigabytes(found.total)}"
+        memory += f"; machine: {free} free"
+    return [
+        ("CPU", f"{found.cpu:.1f}{cores}, {found.mean_cpu:.1f} on average"),
+        ("Memory", memory),
+        *((f"GPU {i}", _gpu(gpu)) for i, gpu in enumerate(found.gpus)),
+        ("GPU", "" if found.gpus else "none in use"),
+    ]
+
+
+def _gpu(found: GpuUse) -> str:
+    busy = "" if found.utilisation is None else f", {found.utilisation:.0%} busy"
+    memory = f"{_gigabytes(found.memory)} of {_gigabytes(found.total)}"
+    return f"{found.name}: {memory}, peak {_gigabytes(found.peak)}{busy}"
+
+
+def _gigabytes(size: float) -> str:
+    return f"{size / 1e9:.1f} GB"
 
 
 def _iteration(

@@ -18,6 +18,7 @@ from storage.status import (
     RunState,
     Status,
 )
+from storage.tables.run_resources import GpuUse, ResourceUse
 from tests.helpers.command_line import run, told
 
 NONE = CheckFigures(answered=0, matched=0, share=None, interval=None)
@@ -63,6 +64,28 @@ FULL = Status(
     ),
     trouble="the stage failed",
 )  # fmt: skip
+
+
+def test_the_running_stage_has_its_devices_and_memory() -> None:
+    use = ResourceUse(
+        samples=3, cpu=1.52, mean_cpu=1.26, memory=2 * 10**9, peak=35 * 10**8, gpus=(), cores=16,
+        total=128 * 10**9, available=60 * 10**9,
+    )  # fmt: skip
+    shown = list(status_text.lines(replace(EMPTY, resources=use)))
+    assert shown[shown.index("Running stage") :] == [
+        "Running stage",
+        "  CPU                 1.5 of 16 cores, 1.3 on average",
+        "  Memory              2.0 GB, peak 3.5 GB; machine: 60.0 GB of 128.0 GB free",
+        "  GPU                 none in use",
+    ]
+    gpu = GpuUse(name="H100", memory=30 * 10**9, total=80 * 10**9, peak=70 * 10**9, utilisation=0.5)
+    old = replace(use, gpus=(gpu, replace(gpu, utilisation=None)), cores=None, total=None)
+    assert list(status_text.lines(replace(EMPTY, resources=old)))[-4:] == [
+        "  CPU                 1.5 cores, 1.3 on average",
+        "  Memory              2.0 GB, peak 3.5 GB",
+        "  GPU 0               H100: 30.0 GB of 80.0 GB, peak 70.0 GB, 50% busy",
+        "  GPU 1               H100: 30.0 GB of 80.0 GB, peak 70.0 GB",
+    ]
 
 
 def test_a_full_status_is_labels_and_values_in_sections() -> None:
