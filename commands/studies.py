@@ -6,7 +6,7 @@ import getpass
 import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -17,15 +17,13 @@ from pipeline.promotion import gate
 from pipeline.promotion import power as planning
 from pipeline.promotion.model_board import format_board
 from pipeline.runs.repeat import nats, stoppable
+from pipeline.runs.study_folder import MAX_BETA, planned
 from pipeline.simulation.judge import TIMEOUT, judge_all, load_judge
-from pipeline.simulation.preference import load_gold, score
-from pipeline.studies import compare, compare_report, sweep
+from pipeline.simulation.preference import load_gold
+from pipeline.studies import compare, compare_report, study, sweep
 from storage.analysis.intervals import NORMAL
 from storage.gate_report import GateReport, ModelBoard, Standing
 from storage.reports import from_json
-
-MAX_BETA = 1e6
-"""Far above any useful value, and far below the values at which a loss overflows."""
 
 
 @app.command("sweep")
@@ -41,16 +39,10 @@ def sweep_command(
     as_json: AsJson = False,
 ) -> None:
     """Repeat the newest PPO run at several KL weights, and plot reward against KL."""
-    weights, budget = betas(kl_weight), nats("--kl-budget", kl_budget)
-    curves = sweep.sweep(
-        workspace.resolve(),
-        weights,
-        name=name,
-        overrides=assignments(sets),
-        progress=log_progress,
-    )
-    found = sweep.summary(curves, budget)
-    plot = sweep.write_report(workspace.resolve() / "sweeps" / name, curves, found)
+    place = workspace.resolve()
+    plan = {"kl_weight": betas(kl_weight), "kl_budget": nats("--kl-budget", kl_budget)}
+    spec = planned(place, "sweep", name, plan, assignments(sets))
+    found, plot = study.run_sweep(place, spec, log_progress)
     typer.echo(
         json.dumps(asdict(found) | {"plot": str(plot)}) if as_json else format_sweep(found, plot)
     )
@@ -75,22 +67,74 @@ def compare_command(
     as_json: AsJson = False,
 ) -> None:
     """Run each method on the inputs of the newest PPO run, and compare gold score, reward and KL."""
-    place, kl = workspace.resolve(), nats("--kl", kl)
-    curves = compare.compare(
-        place,
-        compare.chosen_methods(methods),
-        name=name,
-        overrides=assignments(sets),
-        gold=load_gold(gold) if gold else score,
-        snapshots=snapshots,
-        progress=log_progress,
-    )
-    found = compare_report.summary(curves, kl)
-    plot = compare_report.write_report(place / "compare" / name, curves, found)
+    place = workspace.resolve()
+    plan = {
+        "methods": compare.chosen_methods(methods),
+        "kl": nats("--kl", kl),
+        "snapshots": snapshots,
+        "gold": gold,
+    }
+    if gold:
+        load_gold(gold)  # refuses a name that cannot be imported before anything runs
+    spec = planned(place, "compare", name, plan, assignments(sets))
+    found, plot = study.run_comparison(place, spec, log_progress)
     if as_json:
         typer.echo(json.dumps(asdict(found) | {"plot": str(plot)}))
     else:
         typer.echo(compare_report.format_comparison(found, plot))
+
+
+@app.command("studies")
+def studies_command(
+    study: Annotated[
+        str | None, typer.Argument(help="One study, as sweep-NAME or compare-NAME.")
+    ] = None,
+    workspace: Workspace = DEFAULT,
+    cancel: Annotated[
+        bool, typer.Option("--cancel", help="Stop it after the current step.")
+    ] = False,
+    go_on: Annotated[
+        bool, typer.Option("--continue", help="Continue it in the background.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """List studies (sweeps and comparisons) with their runs; show, cancel or continue one."""
+    if cancel and go_on:
+        raise ValueError("give --cancel or --continue, not both")
+    if study is None and (cancel or go_on):
+        raise ValueError("--cancel and --continue belong to one study: give its id")
+    with connect(workspace) as target:
+        if cancel:
+            target.call("studies.cancel", id=study)
+        if go_on:
+            target.call("studies.continue", id=study)
+        if study is None:
+            found = target.call("studies.list")
+        else:
+            found = target.call("studies.get", id=study)
+    if as_json:
+        show(found, as_json)
+    elif cancel or go_on:
+        doing = "stops after its current step" if cancel else "continues in the background"
+        typer.echo(f"the study {study} {doing}")
+    else:
+        typer.echo(format_studies(found if isinstance(found, list) else [found]))
+
+
+def format_studies(found: list[dict[str, Any]]) -> str:
+    """Studies as groups of their runs."""
+    lines = []
+    for each in found:
+        state = f"{each['status']}, {len(each['runs'])} of {each['planned']} runs"
+        doing = each["message"] or each["reason"] or ""
+        lines.append(f"{each['id']}  {state}  (repeats {each['repeats']})" + f"  {doing}".rstrip())
+        for run in each["runs"]:
+            reward, kl = run["reward"], run["kl"]
+            figures = "" if reward is None else f"  reward {reward:.3f}  KL {kl or 0:.2f}"
+            lines.append(f"  {run['title']:<12} {run['status']:<10}{figures}")
+        if each.get("plot"):
+            lines.append(f"  {each['plot']}")
+    return "\n".join(lines) or "no studies yet; `launch.py sweep` or `launch.py compare` starts one"
 
 
 @app.command("judge")

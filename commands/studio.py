@@ -30,12 +30,14 @@ from pipeline.models.context import ContextCheck
 from pipeline.ppo.settings import assignments
 from pipeline.serving.client import Generation
 from pipeline.simulation.clients import AdminClient, what_stopped
+from storage.browsing import studies as browsing
+from storage.browsing.runs import LastValues
 from storage.commands import Commands
 from storage.engine.database import Database
 from storage.engine.workspace import SERVER, read_server
 from storage.errors import WorkspaceLocked
 from storage.records import Prompt, as_messages
-from storage.reports import LoopState, SettingView, WorkspaceSettings, from_json
+from storage.reports import LoopState, SettingView, WorkspaceSettings, from_json, to_json
 from storage.status import Status, status
 from storage.tables import prompts, runs
 
@@ -84,6 +86,7 @@ class Studio:
             running=lambda: generation.running_stage(self.db),
         )
         self.commands = Commands(self.db)
+        self._last_values = LastValues(self.db)
         self.commands.too_long = lambda: ContextCheck.of(config)
         # Only the operator has the token for these commands, and the operator may edit config.toml.
         self.commands.register("train", self._train)
@@ -92,6 +95,10 @@ class Studio:
         self.commands.register("retry", self._retry)
         self.commands.register("cancel", self._cancel)
         self.commands.register("runs.log", self._log)
+        self.commands.register("studies.list", self._studies)
+        self.commands.register("studies.get", self._study)
+        self.commands.register("studies.cancel", self._cancel_study)
+        self.commands.register("studies.continue", self._continue_study)
         self.commands.register("label-more", lambda: self.loop.label_more(self.loop.stopped().id))
         self.commands.register("settings", lambda: [asdict(s) for s in self.loop.settings()])
         self.commands.register("settings.list", self.loop.workspace_settings)
@@ -124,6 +131,25 @@ class Studio:
     def _log(self, id: str, tail: int = 200) -> dict[str, str]:
         """The last lines of a run's log."""
         return {"log": self.loop.log(id, tail)}
+
+    def _studies(self) -> list[dict[str, Any]]:
+        """The studies with their runs, the newest first."""
+        self.loop.refresh()
+        return [to_json(each) for each in browsing.summaries(self.db, self._last_values)]
+
+    def _study(self, id: str) -> dict[str, Any]:
+        """A study with its report."""
+        self.loop.refresh()
+        found = to_json(browsing.details(self.db, self._last_values, id))
+        plot = browsing.report_file(self.db, id, "svg")
+        return found | {"plot": str(plot) if plot.exists() else None}
+
+    def _cancel_study(self, id: str) -> dict[str, str]:
+        return {"study": self.loop.studies.cancel(id).id}
+
+    def _continue_study(self, id: str) -> dict[str, str]:
+        self.loop.refresh()
+        return {"study": self.loop.studies.resume(id).id}
 
     def _train(self, overrides: dict[str, str]) -> None:
         self.loop.train(overrides, by_operator=True)

@@ -7,7 +7,7 @@ that the page shows.
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping
-from typing import Protocol
+from typing import Any, Protocol
 
 from storage.gate_report import GateReport, ModelBoard, Standing
 from storage.generation_records import (
@@ -18,7 +18,8 @@ from storage.generation_records import (
     ReplyMeasures,
     ReplyRequest,
 )
-from storage.reports import RewardReport, SettingView, Stopped, WorkspaceSettings
+from storage.records import Study, StudyKind
+from storage.reports import RewardReport, SettingView, Stopped, StudyOffer, WorkspaceSettings
 
 
 class RewardReports(Protocol):
@@ -71,12 +72,46 @@ class Generation(Protocol):
         ...
 
 
+class Studies(Protocol):
+    """Studies: sweeps and comparisons of methods, outside the loop."""
+
+    def offer(self) -> StudyOffer:
+        """What a study would repeat now, or why none can start."""
+        ...
+
+    def start(
+        self,
+        kind: StudyKind,
+        name: str,
+        plan: Mapping[str, Any],
+        settings: Mapping[str, str],
+        *,
+        created_by: str = "",
+    ) -> Study:
+        """Start a study; ``ValueError`` for a wrong value, InvalidSettings for invalid settings,
+        Conflict if the name is taken or nothing can start now."""
+        ...
+
+    def resume(self, id: str) -> Study:
+        """Continue a study that failed or was cancelled; Conflict if it cannot be."""
+        ...
+
+    def cancel(self, id: str) -> Study:
+        """Ask a running study to stop; Conflict if it does not run."""
+        ...
+
+
 class Loop(Protocol):
     """The pipeline as seen from the researcher's page."""
 
     @property
     def reports(self) -> RewardReports:
         """Reports on reward models."""
+        ...
+
+    @property
+    def studies(self) -> Studies:
+        """Sweeps and comparisons of methods."""
         ...
 
     def settings(self) -> list[SettingView]:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -36,6 +37,11 @@ ModelRole = Literal["sft", "reward", "policy", "external"]
 Phase = Literal["sampling", "labeling", "reward", "policy", "evaluating", "done"]
 Stage = Literal["sft", "sampling", "reward", "policy", "evaluate"]
 RunStatus = Literal["running", "succeeded", "failed", "cancelled"]
+StudyKind = Literal["sweep", "compare"]
+STUDY_NAME = r"(?!.*\.\.)\w[\w .=+-]{0,99}"
+"""Names of studies, which are names of folders."""
+STUDY_FOLDERS: Mapping[StudyKind, str] = {"sweep": "sweeps", "compare": "compare"}
+"""The folders of the workspace in which studies of each kind work."""
 Arm = Literal[
     "random", "previous", "reference", "repeated", "imported", "written",
     "bald", "uncertainty", "d_optimal",
@@ -750,6 +756,73 @@ class RunLabel:
             raise ValueError(
                 f"the note of a run has at most {MAX_RUN_NOTE:,} characters and no NUL"
             )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Study:
+    """A group of runs outside the loop: a sweep over KL weights or a comparison of methods.
+
+    `plan` has what is varied and how the results are compared; `settings` are those that differ from
+    the repeated run's, as texts.  `repeats` is that run.  `created_by` is the id of an account, ""
+    for the operator.  `started_at` is the start of the newest attempt.
+    """
+
+    id: str
+    kind: StudyKind
+    name: str
+    status: RunStatus
+    repeats: str
+    iteration: int
+    plan: Mapping[str, Any] = field(default_factory=dict)
+    settings: Mapping[str, str] = field(default_factory=dict)
+    reason: str | None = None
+    progress: float = 0.0
+    message: str = ""
+    created_by: str = ""
+    created_at: datetime = field(default_factory=now)
+    started_at: datetime | None = None
+    finished_at: datetime | None = None
+
+    def __post_init__(self) -> None:
+        check_choice("kind", self.kind, StudyKind)
+        check_choice("status", self.status, RunStatus)
+        if self.id != f"{self.kind}-{self.name}" or not re.fullmatch(STUDY_NAME, self.name):
+            raise ValueError(f"{self.name!r} cannot name the study {self.id!r}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class StudyRun:
+    """A run of a study: a value of the sweep, or a method.
+
+    It is no `Run`, so that nothing that reads the loop's runs can take it for one.  Its metrics and
+    notes are those of runs, under its id, which has a slash and so is no run's.  `directory` is
+    relative to the workspace and inside a study's folder.
+    """
+
+    id: str
+    study: str
+    title: str
+    method: str
+    status: RunStatus
+    directory: str
+    attempt: int = 1
+    reason: str | None = None
+    config: Mapping[str, Any] = field(default_factory=dict)
+    progress: float = 0.0
+    message: str = ""
+    ingested_seq: int = 0
+    created_at: datetime = field(default_factory=now)
+    finished_at: datetime | None = None
+    seconds: float | None = None
+
+    def __post_init__(self) -> None:
+        check_choice("status", self.status, RunStatus)
+        if not self.id.startswith(f"{self.study}/"):
+            raise ValueError(f"{self.id!r} is no run of the study {self.study!r}")
+        parts = self.directory.split("/")
+        inside = parts[0] in STUDY_FOLDERS.values() and len(parts) > 2
+        if not inside or {"", ".", ".."} & {*parts}:
+            raise ValueError(f"the directory {self.directory!r} of {self.id!r} is not a study's")
 
 
 @dataclass(frozen=True, kw_only=True)

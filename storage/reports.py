@@ -418,6 +418,21 @@ class InvalidSettings(ValueError):
 
 
 @dataclass(frozen=True, kw_only=True)
+class StudyOffer:
+    """The run that a study would repeat now, and the methods that a comparison knows.
+
+    `reason` says in a sentence why no study can start; None if one can.  `kl_weight` is the run's β.
+    """
+
+    run: str | None = None
+    method: str = ""
+    iteration: int | None = None
+    kl_weight: float | None = None
+    reason: str | None = None
+    methods: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
 class Stopped:
     """A stage that failed or was cancelled, and what may help."""
 

@@ -125,6 +125,8 @@ def rules(research_pages: Iterable[str] = ()) -> list[Rule]:
         _rule("viewer", "GET", r"/research/api/(openapi\.json|status|settings|runs(/curves)?)"),
         _rule("viewer", "GET", r"/research/api/runs/[\w-]+(/log)?"),
         _rule("researcher", "POST", r"/research/api/runs/(?!curves$)[\w-]+"),
+        _rule("viewer", "GET", r"/research/api/studies(/[^/]+(/plot)?)?"),
+        _rule("researcher", "POST", r"/research/api/studies(/[^/]+/(cancel|continue))?"),
         _rule("viewer", "GET", r"/research/api/iterations/\d+(/evaluation)?"),
         _rule("viewer", "GET", r"/research/api/(gate|leaderboard|reward|lineage(/[\w-]+)?)"),
         _rule("viewer", "GET", r"/research/api/(judgments(/[\w-]+)?|prompts|flags)"),

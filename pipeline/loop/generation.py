@@ -5,7 +5,7 @@ from __future__ import annotations
 from pipeline.loop.stage_inputs import resolved_path
 from storage.engine.database import Database
 from storage.generation_records import CurrentModels
-from storage.tables import iterations, models, runs
+from storage.tables import iterations, models, runs, studies
 
 
 def model_paths(db: Database) -> dict[str, str]:
@@ -30,5 +30,7 @@ def current_models(db: Database) -> CurrentModels:
 
 
 def running_stage(db: Database) -> str | None:
-    """The name of the stage that runs now, or None."""
-    return next((runs.name(run) for run in runs.listing(db) if run.status == "running"), None)
+    """What trains now, as "PPO stage" or "study NAME"; None if nothing does."""
+    stage = next((runs.name(run) for run in runs.listing(db) if run.status == "running"), None)
+    study = studies.running(db)
+    return f"{stage} stage" if stage else study and f"study {study.name}"

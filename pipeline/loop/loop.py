@@ -10,7 +10,8 @@ stored only after the stage has succeeded.  A timer in the app calls it, or `lau
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
@@ -21,8 +22,9 @@ from pipeline.evidence.package import Package, write_package
 from pipeline.loop.milestones import Milestones
 from pipeline.loop.remedies import describe_stopped
 from pipeline.loop.settings_store import Layers, SettingsStore
-from pipeline.loop.settings_view import form, overridden
+from pipeline.loop.settings_view import check_unlocked, form, overridden
 from pipeline.loop.stage_inputs import Preparation, require_reference
+from pipeline.loop.studies import Studies
 from pipeline.loop.workspace_config import fresh_config
 from pipeline.models.hub import base_model_path
 from pipeline.ppo.metrics import METRICS as PPO_METRICS
@@ -30,6 +32,7 @@ from pipeline.promotion import gate
 from pipeline.promotion.model_board import model_board
 from pipeline.reward.report.report import RewardReports
 from pipeline.runs.jobs import Jobs
+from pipeline.runs.study_folder import active_study, starting
 from storage import worker_files
 from storage.engine.database import Database
 from storage.gate_report import GateReport, ModelBoard, Standing
@@ -67,6 +70,9 @@ class Loop:
         self._jobs = Jobs(db)
         self._milestones = Milestones(db)
         self._lock = threading.RLock()
+        self.studies = Studies(
+            db, lock=self._lock, busy=self._busy_for_studies, permitted=self._require_permitted
+        )
         self.reports = RewardReports(
             db.workspace, lambda: models.reward_models(db), lambda: self.state().message
         )
@@ -133,6 +139,8 @@ class Loop:
 
     def _training_blocked_by(self, current: Iteration, config: Config) -> str | None:
         """Why the iteration cannot be trained with these settings, or None."""
+        if reason := self._study_runs():
+            return reason
         if current.phase != "labeling":
             return self._busy(current)
         counted = worker_files.judgment_counts_by_kind(self._db, config.reward.learn_from)
@@ -157,6 +165,25 @@ class Loop:
             return f"Iteration {current.number} is done. The next one starts automatically."
         names = {"reward": "reward model", "evaluating": "evaluation"}
         return f"Already training: {names.get(current.phase) or self._phase_name(current)}."
+
+    def _study_runs(self) -> str | None:
+        """Why no stage can start: a study runs.  None if none does."""
+        study = self.studies.active()
+        return study and f"The study {study.name} is running. Wait until it ends, or cancel it."
+
+    def _busy_for_studies(self) -> str | None:
+        """Why the loop leaves no room for a study: it trains, or will without being asked."""
+        current = iterations.latest(self._db)
+        if current is None or self._stage_due(current) is None or self.blocked_by():
+            return None
+        return f"{self._busy(current)} Start the study when the iteration waits for labels."
+
+    def _require_permitted(self, config: Config, settings: Mapping[str, str]) -> None:
+        """ValueError for a setting that a researcher may not give a study that repeats `config`."""
+        check_unlocked(settings, "policy")
+        chosen = config.override(settings)
+        allowed = self._allowed_functions(chosen, (config, self._config))
+        Preparation(self._db, self._current(), chosen).require_components(allowed)
 
     def train(self, overrides: Mapping[str, str], *, by_operator: bool = False) -> None:
         """End labeling and train on all judgments so far, with `overrides` for this iteration.
@@ -207,7 +234,7 @@ class Loop:
 
     def resume(self, run: str, overrides: Mapping[str, str] | None = None) -> None:
         """Continue from the last checkpoint; `overrides` may raise `ppo.updates`."""
-        with self._lock:
+        with self._lock, self._machine():
             self._jobs.resume(self._blocking_run(run).id, overrides or {})
             audit.note(self._db, "resume", run, settings=dict(overrides or {}))
 
@@ -229,7 +256,8 @@ class Loop:
             prepared = Preparation(self._db, changed, config)
             prepared.require_reward_models()
             prepared.require_models(stage)
-            self._jobs.retry(run, prepared.job(stage), fill=partial(prepared.fill, stage))
+            with self._machine():
+                self._jobs.retry(run, prepared.job(stage), fill=partial(prepared.fill, stage))
             iterations.save(self._db, changed)
             settings.set_learn_from(self._db, config.reward.learn_from)
             audit.note(self._db, "retry", run, settings=dict(overrides or {}))
@@ -280,6 +308,7 @@ class Loop:
         """Do one step if one is due; return the phase after it."""
         with self._lock:
             self._jobs.poll()
+            self.studies.poll()
             current = iterations.latest(self._db)
             if current is None and not prompts.counts(self._db).get("train"):
                 return None  # no prompts yet
@@ -293,6 +322,8 @@ class Loop:
                 self._register_base_model(current)
                 return current.phase
             run = runs.newest(self._db, current.number, stage)
+            if run is None and active_study(self._db.workspace):
+                return current.phase  # the stage starts when the study has ended
             if run is None:
                 self._start(current, stage)
             elif run.status == "succeeded":
@@ -317,6 +348,8 @@ class Loop:
         if running:
             run = running[-1]
             message = f"{runs.name(run)} {run.progress:.0%} {run.message}".strip()
+        elif study := self.studies.active():
+            message = f"study {study.name} {study.progress:.0%} {study.message}".strip()
         return LoopState(
             iteration=current.number,
             phase=current.phase,
@@ -350,6 +383,7 @@ class Loop:
         """Store the events of running workers; starts nothing."""
         with self._lock:
             self._jobs.poll()
+            self.studies.poll()
 
     def stopped(self) -> Run:
         """`blocked_by` after `refresh`; ValueError if nothing is stopped."""
@@ -362,6 +396,7 @@ class Loop:
     def shut_down(self) -> None:
         """Release running workers without stopping them."""
         self._jobs.shut_down()
+        self.studies.shut_down()
         self.reports.shut_down()
 
     def _begin_iteration(self, previous: Iteration | None) -> Iteration:
@@ -411,7 +446,18 @@ class Loop:
         if first and (shipped := prepared.shipped_pairs()):
             self._jobs.adopt(prepared.job(stage), shipped)
             return
-        self._jobs.start(prepared.job(stage), fill=partial(prepared.fill, stage))
+        with self._machine():
+            self._jobs.start(prepared.job(stage), fill=partial(prepared.fill, stage))
+
+    @contextmanager
+    def _machine(self) -> Iterator[None]:
+        """Held while a stage starts; ValueError if a study runs, one of a command too."""
+        with starting(self._db.workspace):
+            if study := active_study(self._db.workspace):
+                raise ValueError(
+                    f"The study {study.name} is running. Wait until it ends, or cancel it."
+                )
+            yield
 
     def _complete_stage(self, current: Iteration, run: Run) -> Iteration:
         """Store the outputs of a succeeded run; if they cannot be stored, the run has failed."""
@@ -478,16 +524,20 @@ class Loop:
         changed, config = overridden(self._config, current, overrides, due=due)
         allowed = None
         if not by_operator:
-            operator_configs = (self._config_of(current), self._config)
-            allowed = {name for one in operator_configs for name in one.shaping.functions}
-            allowed |= set(self._config.plugins.allowed)
-            paths.require_open(
-                config,
-                workspace=self._db.workspace,
-                models=[model.id for model in models.listing(self._db)],
-                operator_configs=operator_configs,
-            )
+            allowed = self._allowed_functions(config, (self._config_of(current), self._config))
         Preparation(self._db, changed, config).require_components(allowed)
+
+    def _allowed_functions(self, config: Config, operator_configs: Sequence[Config]) -> set[str]:
+        """The shaping functions that a researcher may use; ValueError if the settings name a file or
+        model that they may not name."""
+        paths.require_open(
+            config,
+            workspace=self._db.workspace,
+            models=[model.id for model in models.listing(self._db)],
+            operator_configs=operator_configs,
+        )
+        allowed = {name for one in operator_configs for name in one.shaping.functions}
+        return allowed | set(self._config.plugins.allowed)
 
     def _config_of(self, current: Iteration) -> Config:
         return self._config.override(current.settings)

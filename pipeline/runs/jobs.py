@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
@@ -257,31 +257,10 @@ class Jobs:
             self._event_offsets[run.id] = place
         if not events:
             return run
-        metrics: list[Metric] = []
-        notes: list[RunNote] = []
+        metrics, notes = reported(run.id, events)
         for event in events:
-            kind, seq = event["kind"], event["seq"]
-            if kind == "metrics":
-                metrics += [
-                    Metric(run=run.id, seq=seq, step=event["step"], name=name, value=float(value))
-                    for name, value in event["values"].items()
-                    if value is not None and math.isfinite(value)
-                ]
-            elif kind == "note":
-                notes.append(
-                    RunNote(
-                        run=run.id,
-                        seq=seq,
-                        step=event["step"],
-                        kind=event["note"],
-                        name=event["name"],
-                        message=event["message"],
-                        payload=event["payload"],
-                    )
-                )
-            else:
-                done = event["done"] / event["total"] if event["total"] else 0.0
-                run = replace(run, progress=done, message=event["message"])
+            if event["kind"] not in ("metrics", "note"):
+                run = replace(run, progress=share_done(event), message=event["message"])
         # The first events of a new attempt replace those after its checkpoint.
         replace_from = events[0]["seq"] if run.ingested_seq == 0 and run.attempt > 1 else None
         run = replace(run, ingested_seq=events[-1]["seq"])
@@ -317,6 +296,36 @@ class Jobs:
         run = replace(run, status=status, reason=reason, finished_at=now())
         runs.save(self._db, run)
         return run
+
+
+def reported(run: str, events: Sequence[Mapping[str, Any]]) -> tuple[list[Metric], list[RunNote]]:
+    """The metrics, without missing and infinite values, and the notes among events."""
+    metrics = [
+        Metric(run=run, seq=event["seq"], step=event["step"], name=name, value=float(value))
+        for event in events
+        if event["kind"] == "metrics"
+        for name, value in event["values"].items()
+        if value is not None and math.isfinite(value)
+    ]
+    notes = [
+        RunNote(
+            run=run,
+            seq=event["seq"],
+            step=event["step"],
+            kind=event["note"],
+            name=event["name"],
+            message=event["message"],
+            payload=event["payload"],
+        )
+        for event in events
+        if event["kind"] == "note"
+    ]
+    return metrics, notes
+
+
+def share_done(event: Mapping[str, Any]) -> float:
+    """The progress that a progress event reports, from 0 to 1."""
+    return event["done"] / event["total"] if event["total"] else 0.0
 
 
 def _record(job: Job) -> Run:

@@ -12,7 +12,7 @@ import re
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -21,8 +21,11 @@ from typing import Any
 from pipeline.config.sections import Config
 from pipeline.runs import process
 from pipeline.runs.rundir import Job, RunDirectory
+from storage.records import now
 
 Progress = Callable[[str], None]
+_PAUSE = 0.5
+"""Seconds between two looks at a worker."""
 
 
 def newest_run(workspace: Path, stage: str, *, iteration: int | None = None) -> RunDirectory | None:
@@ -58,6 +61,19 @@ def chosen_settings(source: RunDirectory, overrides: Mapping[str, Any]) -> Confi
                 f"with its models; train once with --set {name} (`launch.py iterate`) first"
             )
     return config
+
+
+def sweep_settings(
+    source: RunDirectory, kl_weights: Sequence[float], overrides: Mapping[str, str]
+) -> list[Config]:
+    """The settings of each run of a sweep over β; ValueError if one of them is not valid."""
+    config = chosen_settings(source, {"optimize.method": "ppo"} | dict(overrides))
+    return [config.override({"ppo.kl_weight": kl_weight}) for kl_weight in kl_weights]
+
+
+def compare_settings(source: RunDirectory, snapshots: int, overrides: Mapping[str, str]) -> Config:
+    """The settings of the runs of a comparison of methods; ValueError if they are not valid."""
+    return chosen_settings(source, {"optimize.snapshots": snapshots} | dict(overrides))
 
 
 def folder_of(place: Path, name: str) -> Path:
@@ -96,20 +112,28 @@ def stoppable() -> Iterator[None]:
 
 
 def run_to_end(
-    path: Path, job: Job, *, fill: Callable[[Path], Any], progress: Progress
+    path: Path,
+    job: Job,
+    *,
+    fill: Callable[[Path], Any],
+    progress: Progress,
+    apart: bool = False,
 ) -> RunDirectory:
     """Run a job in the run directory `path`, unless it is done; `fill(inputs)` writes its inputs.
 
-    The job continues from its checkpoint, if any, and stops with this process.  Raises ValueError
-    if the directory belongs to other models or settings (`worker.*` may differ), RuntimeError if
-    the job fails.
+    The job continues from its checkpoint, if any, and stops with this process.  A worker that is
+    `apart` has its own session and outlives this process if that is killed; the next call waits for
+    it.  Raises ValueError if the directory belongs to other models or settings (`worker.*` may
+    differ), RuntimeError if the job fails.
     """
     path.mkdir(parents=True, exist_ok=True)
     directory = RunDirectory(path)
+    if apart:
+        _wait_for(directory, progress)
     # If an earlier command was killed, its worker may still run.
     with directory.hold_lock() as lock:
         if prepared(directory, job, fill=fill):
-            _follow(directory, lock.fileno(), progress)
+            _follow(directory, lock.fileno(), progress, apart=apart)
         else:
             progress("done before")
     return directory
@@ -175,23 +199,48 @@ def _is_of(job: Job, stage: str, iteration: int | None) -> bool:
     return job.stage == stage and iteration in (None, job.iteration)
 
 
-def _follow(directory: RunDirectory, lock: int, progress: Progress) -> None:
+def _follow(directory: RunDirectory, lock: int, progress: Progress, *, apart: bool) -> None:
     """Run the worker, which inherits the lock, until it ends; RuntimeError if it fails."""
-    worker = process.start(directory, lock, outlives=False)
+    worker = (
+        process.spawn(directory, lock) if apart else process.start(directory, lock, outlives=False)
+    )
     shown = ""
     try:
         while worker.poll() is None:
-            time.sleep(0.5)
+            time.sleep(_PAUSE)
             if (message := _last_progress(directory)) != shown:
                 shown = message
                 progress(shown)
     finally:
         if worker.poll() is None:
             progress("stopping; finished work is kept")
-            worker.terminate()
-            worker.wait()
+            if apart:
+                process.cancel(directory, now())
+                while worker.poll() is None:
+                    process.kill_if_late(directory, now())
+                    time.sleep(_PAUSE)
+            else:
+                worker.terminate()
+                worker.wait()
     if directory.result() is None:
         raise RuntimeError(f"{directory.path.name} failed: {directory.failure()}")
+
+
+def _wait_for(directory: RunDirectory, progress: Progress) -> None:
+    """Wait for a worker whose process was killed; if this process is stopped, so is the worker."""
+    shown = ""
+    try:
+        while directory.is_running():
+            if (message := _last_progress(directory)) != shown:
+                shown = message
+                progress(shown)
+            time.sleep(_PAUSE)
+    finally:
+        if directory.is_running():
+            process.cancel(directory, now())
+            while directory.is_running():
+                process.kill_if_late(directory, now())
+                time.sleep(_PAUSE)
 
 
 def _last_progress(directory: RunDirectory) -> str:

@@ -112,9 +112,7 @@ class Generation:
         if serving.engine == "url" or serving.beside_training:
             return None
         stage = self._running()
-        return (
-            stage and f"The {stage} stage uses the device. Replies are possible when it has ended."
-        )
+        return stage and f"The {stage} uses the device. Replies are possible when it has ended."
 
     @property
     def at_once(self) -> int:

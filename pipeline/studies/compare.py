@@ -21,21 +21,19 @@ from pipeline.models.best_of_n import best_of_n_kl
 from pipeline.models.snapshots import snapshots_of
 from pipeline.runs.repeat import (
     Progress,
-    chosen_settings,
+    compare_settings,
     copy_inputs,
-    exclusive,
     folder_of,
     newest_ppo_run,
     newest_run,
     run_to_end,
 )
 from pipeline.runs.rundir import Job, RunDirectory, write_atomically
+from pipeline.runs.study_folder import METHODS, TRAINED
 from pipeline.simulation.clients import conversation
 from pipeline.simulation.preference import GoldReward
 from pipeline.statistics.winrate import WinRate, outcome, standard_error, win_rate
 
-METHODS = ("sft", "best_of_n", "ppo", "dpo", "rloo")
-TRAINED = ("ppo", "dpo", "rloo")
 BEST_OF_NS = (1, 2, 4, 8, 16)
 """Values of N: best-of-N takes the sample with the highest reward out of N per prompt."""
 
@@ -107,22 +105,28 @@ def compare(
     gold: GoldReward,
     snapshots: int,
     progress: Progress,
+    source: RunDirectory | None = None,
+    asked: RunDirectory | None = None,
 ) -> list[MethodCurve]:
-    """Train and measure each method that has no result yet; SFT is always the first."""
+    """Train and measure each method that has no result yet; SFT is always the first.
+
+    `source` is the run that is repeated, by default the newest PPO run; `asked` is the evaluation
+    whose held-out prompts are answered, by default the newest.
+    """
     folder = folder_of(workspace / "compare", name)
-    source, asked = newest_ppo_run(workspace), newest_run(workspace, "evaluate")
+    source = source or newest_ppo_run(workspace)
+    asked = asked or newest_run(workspace, "evaluate")
     if asked is None:
         raise ValueError(
             f"{workspace} has no evaluation, so no held-out prompts to compare on; finish an "
             "iteration (`launch.py iterate`) first"
         )
-    config = chosen_settings(source, {"optimize.snapshots": snapshots} | dict(overrides))
+    config = compare_settings(source, snapshots, overrides)
     job = replace(source.job(), config=config, repeats=source.path.name)
     study = _Study(workspace, folder, source, asked, job)
     measured: dict[str, tuple[RunDirectory, float]] = {}
-    with exclusive(folder):
-        for method in dict.fromkeys(["sft", *methods]):
-            measured[method] = study.run(method, lambda text, m=method: progress(f"{m}: {text}"))
+    for method in dict.fromkeys(["sft", *methods]):
+        measured[method] = study.run(method, lambda text, m=method: progress(f"{m}: {text}"))
     scored = _GoldScorer(gold)
     return [
         _curve(method, *found, measured["sft"][0], scored) for method, found in measured.items()
@@ -161,7 +165,7 @@ class _Study:
         }
         job = replace(self.job, stage="measure", run=f"measure-{method}", models=models)
         path = self.folder / method / "measure"
-        return run_to_end(path, job, fill=fill, progress=progress), seconds
+        return run_to_end(path, job, fill=fill, progress=progress, apart=True), seconds
 
     def _train(self, method: str, progress: Progress) -> RunDirectory:
         alone = {"worker.processes": 1} if method != "ppo" else {}
@@ -173,7 +177,8 @@ class _Study:
             if method == "dpo":
                 copy_inputs(self._reward_run())(inputs)
 
-        return run_to_end(self.folder / method / "train", job, fill=fill, progress=progress)
+        place = self.folder / method / "train"
+        return run_to_end(place, job, fill=fill, progress=progress, apart=True)
 
     def _reward_run(self) -> RunDirectory:
         """The reward stage whose judgments the newest PPO run's reward model learned from."""

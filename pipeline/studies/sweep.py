@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import cycle, islice
 from pathlib import Path
@@ -17,12 +17,11 @@ from statistics import fmean
 from typing import Any
 
 from pipeline.runs.repeat import (
-    chosen_settings,
     copy_inputs,
-    exclusive,
     folder_of,
     newest_ppo_run,
     run_to_end,
+    sweep_settings,
 )
 from pipeline.runs.rundir import RunDirectory, write_atomically
 from pipeline.studies.plots import (
@@ -113,25 +112,28 @@ def sweep(
     kl_weights: Sequence[float],
     *,
     name: str,
-    overrides: dict[str, str],
+    overrides: Mapping[str, str],
     progress: Callable[[str], None],
+    source: RunDirectory | None = None,
 ) -> list[WeightCurve]:
-    """Run PPO at each β that has not run yet; return the curves in the order of the weights."""
-    folder, source = folder_of(workspace / "sweeps", name), newest_ppo_run(workspace)
+    """Run PPO at each β that has not run yet; return the curves in the order of the weights.
+
+    `source` is the run that is repeated, by default the newest PPO run.
+    """
+    folder, source = folder_of(workspace / "sweeps", name), source or newest_ppo_run(workspace)
     job = replace(source.job(), repeats=source.path.name)
-    config = chosen_settings(source, {"optimize.method": "ppo"} | overrides)
-    chosen = [config.override({"ppo.kl_weight": kl_weight}) for kl_weight in kl_weights]
+    chosen = sweep_settings(source, kl_weights, overrides)
     curves = []
-    with exclusive(folder):
-        for number, (kl_weight, settings) in enumerate(zip(kl_weights, chosen, strict=True), 1):
-            title = f"β = {kl_weight:g} ({number} of {len(kl_weights)})"
-            directory = run_to_end(
-                folder / f"kl_weight={kl_weight:g}",
-                replace(job, run=f"sweep-{name}-{kl_weight:g}", config=settings),
-                fill=copy_inputs(source),
-                progress=lambda text, title=title: progress(f"{title}: {text}"),
-            )
-            curves.append(curve_of(directory, kl_weight))
+    for number, (kl_weight, settings) in enumerate(zip(kl_weights, chosen, strict=True), 1):
+        title = f"β = {kl_weight:g} ({number} of {len(kl_weights)})"
+        directory = run_to_end(
+            folder / f"kl_weight={kl_weight:g}",
+            replace(job, run=f"sweep-{name}-{kl_weight:g}", config=settings),
+            fill=copy_inputs(source),
+            progress=lambda text, title=title: progress(f"{title}: {text}"),
+            apart=True,
+        )
+        curves.append(curve_of(directory, kl_weight))
     return curves
 
 

@@ -12,8 +12,8 @@ from datetime import datetime
 from typing import Any
 
 from storage.engine.database import Database
-from storage.records import Run, RunLabel, RunStatus, Stage
-from storage.tables import iterations, run_labels, run_settings, runs
+from storage.records import Run, RunLabel, RunStatus, Stage, StudyRun
+from storage.tables import iterations, run_labels, run_settings, runs, studies
 
 MOST_COMPARED = 10
 """Runs whose curves are read at a time: more lines cannot be told apart."""
@@ -130,7 +130,7 @@ class LastValues:
         self._lock = threading.Lock()
         self._known: dict[str, tuple[tuple[int, int], dict[str, float]]] = {}
 
-    def of(self, listed: Sequence[Run]) -> dict[str, dict[str, float]]:
+    def of(self, listed: Sequence[Run | StudyRun]) -> dict[str, dict[str, float]]:
         """The values by run and metric."""
         with self._lock:
             versions = {run.id: (run.attempt, run.ingested_seq) for run in listed}
@@ -180,7 +180,7 @@ def summaries(db: Database, last: LastValues) -> list[RunSummary]:
 def compare(
     db: Database, ids: Sequence[str], names: Sequence[str] = (REWARD, KL), *, points: int = POINTS
 ) -> Comparison:
-    """The curves of the metrics `names` of these runs, in this order.
+    """The curves of the metrics `names` of these runs, also of studies, in this order.
 
     ValueError for no run, for too many, or for one named twice; NotFound for an unknown one.
     """
@@ -189,7 +189,10 @@ def compare(
     if len(set(ids)) != len(ids):
         raise ValueError("each run may be named once")
     for id in ids:
-        runs.get(db, id)
+        if "/" in id:
+            studies.run(db, id)
+        else:
+            runs.get(db, id)
     curves: dict[str, dict[str, Curve]] = {id: {} for id in ids}
     rows = db.read(_CURVES, runs=list(ids), names=list(names), points=points)
     for row in rows:

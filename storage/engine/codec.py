@@ -249,6 +249,14 @@ _ALL = (
         immutable=False,
         audit=audit_records.of_run_label,
     ),
+    Kind(
+        "study",
+        records.Study,
+        "studies",
+        immutable=False,
+        volatile=frozenset({"progress", "message"}),
+    ),
+    Kind("study_run", records.StudyRun, "study_runs", immutable=False, volatile=_PROGRESS),
     Kind("prediction", gate_records.Prediction, "predictions", "comparison", ignored=_ANY_SCORE),
     Kind(
         "override",
@@ -326,7 +334,7 @@ JSON_FIELDS = frozenset(
             "settings",
             "evaluation",
         ),
-        *("config", "value", "payload", "learned", "data", "events", "details"),
+        *("config", "value", "payload", "learned", "data", "events", "details", "plan"),
     }
 )
 

@@ -318,6 +318,25 @@ def m022_run_labels(connection: Connection) -> None:
     connection.execute(_RUN_LABELS)
 
 
+_STUDIES = """
+CREATE TABLE studies (
+    id VARCHAR PRIMARY KEY, kind VARCHAR NOT NULL, name VARCHAR NOT NULL, status VARCHAR NOT NULL,
+    repeats VARCHAR NOT NULL, iteration INTEGER NOT NULL, plan JSON, settings JSON, reason VARCHAR,
+    progress DOUBLE, message VARCHAR, created_by VARCHAR, created_at TIMESTAMPTZ,
+    started_at TIMESTAMPTZ, finished_at TIMESTAMPTZ);
+CREATE TABLE study_runs (
+    id VARCHAR PRIMARY KEY, study VARCHAR NOT NULL, title VARCHAR NOT NULL,
+    method VARCHAR NOT NULL, status VARCHAR NOT NULL, directory VARCHAR NOT NULL,
+    attempt INTEGER NOT NULL, reason VARCHAR, config JSON, progress DOUBLE, message VARCHAR,
+    ingested_seq INTEGER, created_at TIMESTAMPTZ, finished_at TIMESTAMPTZ, seconds DOUBLE);
+"""
+
+
+def m023_studies(connection: Connection) -> None:
+    """Studies and their runs, apart from the loop's runs."""
+    connection.execute(_STUDIES)
+
+
 _ORDER = """
     SELECT id, row_number() OVER (ORDER BY created_at, id) AS seq FROM (
         SELECT id, created_at FROM judgments UNION ALL
@@ -348,6 +367,7 @@ MIGRATIONS: tuple[Migration, ...] = (
     m020_audit,
     m021_attempts,
     m022_run_labels,
+    m023_studies,
 )
 
 # `journal_bytes`: the length of the journal that is applied, written in each group's transaction.

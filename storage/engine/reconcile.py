@@ -169,4 +169,5 @@ def _check_immutable(kind: Kind, stored: dict[Any, Entry], journaled: dict[Any, 
 def require_own_runs(tables: Tables) -> None:
     """Raise StorageDamaged if the directory of a stored run is outside the workspace: a manipulated
     backup could otherwise make the studio read and write files anywhere."""
-    tables.stored(KINDS["run"])
+    for kind in ("run", "study_run"):
+        tables.stored(KINDS[kind])

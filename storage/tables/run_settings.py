@@ -21,8 +21,12 @@ class Changed:
 
 def settings_of(run: Run) -> dict[str, Any]:
     """Every setting as ``section.name`` with its value, in the order of the configuration."""
+    return _flat(run.config)
+
+
+def _flat(config: Mapping[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {}
-    for name, value in run.config.items():
+    for name, value in config.items():
         if isinstance(value, Mapping):
             found |= {f"{name}.{key}": each for key, each in value.items()}
         else:
@@ -50,7 +54,7 @@ def last_trained(listed: Iterable[Run]) -> Run | None:
 def changed(listed: Iterable[Run], run: Run) -> list[Changed]:
     """The settings that differ from those of `run_before`; empty without one."""
     earlier = run_before(listed, run)
-    return [] if earlier is None else _difference(earlier, run)
+    return [] if earlier is None else difference(earlier.config, run.config)
 
 
 def changed_in_all(listed: Iterable[Run]) -> dict[str, list[Changed]]:
@@ -59,19 +63,20 @@ def changed_in_all(listed: Iterable[Run]) -> dict[str, list[Changed]]:
     found: dict[str, list[Changed]] = {}
     for run in listed:
         kind = runs.kind(run)
-        found[run.id] = _difference(newest[kind], run) if kind in newest else []
+        found[run.id] = difference(newest[kind].config, run.config) if kind in newest else []
         if run.config:
             newest[kind] = run
     return found
 
 
-def _difference(earlier: Run, run: Run) -> list[Changed]:
-    if not run.config:
+def difference(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[Changed]:
+    """The settings that differ between two stored configurations; empty if one is missing."""
+    if not before or not now:
         return []
-    before, now = settings_of(earlier), settings_of(run)
-    names = [*now, *(name for name in before if name not in now)]
+    was, found = _flat(before), _flat(now)
+    names = [*found, *(name for name in was if name not in found)]
     return [
-        Changed(name=name, before=before.get(name), now=now.get(name))
+        Changed(name=name, before=was.get(name), now=found.get(name))
         for name in names
-        if before.get(name) != now.get(name)
+        if was.get(name) != found.get(name)
     ]

@@ -199,16 +199,7 @@ def ingest(
     """
 
     def operation(tx: Transaction) -> None:
-        seqs = [reported.seq for reported in (*metrics, *notes)]
-        for first, last in (
-            (replace_from, None),
-            (min(seqs, default=None), max(seqs, default=None)),
-        ):
-            if first is not None:
-                tx.execute(_DROP_METRICS, run=run.id, first=first, last=last)
-                tx.execute(_DROP_NOTES, run=run.id, first=first, last=last)
-        tx.insert("metrics", [to_entry(metric) for metric in metrics])
-        tx.insert("run_notes", [to_entry(note) for note in notes])
+        replace_events(tx, run.id, metrics, notes, replace_from=replace_from)
         events.record(tx, *events.red_flags(run, notes, name=name(run)))
         tx.execute(
             _PROGRESS,
@@ -219,6 +210,27 @@ def ingest(
         )
 
     db.write(operation)
+
+
+def replace_events(
+    tx: Transaction,
+    run: str,
+    metrics: Sequence[Metric],
+    notes: Sequence[RunNote],
+    *,
+    replace_from: int | None,
+) -> None:
+    """Store events as `ingest` describes; `run` is also the id of a study's run."""
+    seqs = [reported.seq for reported in (*metrics, *notes)]
+    for first, last in (
+        (replace_from, None),
+        (min(seqs, default=None), max(seqs, default=None)),
+    ):
+        if first is not None:
+            tx.execute(_DROP_METRICS, run=run, first=first, last=last)
+            tx.execute(_DROP_NOTES, run=run, first=first, last=last)
+    tx.insert("metrics", [to_entry(metric) for metric in metrics])
+    tx.insert("run_notes", [to_entry(note) for note in notes])
 
 
 def metrics(db: Database, run: str, points: int = 400) -> pandas.DataFrame:

@@ -14,6 +14,7 @@ from labeler.research.api.data import data_routes
 from labeler.research.api.loop import loop_routes
 from labeler.research.api.project import project_routes
 from labeler.research.api.settings import settings_routes
+from labeler.research.api.studies import study_routes
 from labeler.research.api.team import audit_routes, people_routes, webhook_routes
 from labeler.webhooks.service import Webhooks
 from storage.commands import Commands
@@ -34,6 +35,7 @@ def api_routes(
         *data_routes(db, commands),
         *loop_routes(db, loop, commands),
         settings_routes(db, loop),
+        study_routes(db, loop),
         people_routes(commands, accounts_changed=accounts_changed, public_url=public_url),
         project_routes(db),
         audit_routes(commands),

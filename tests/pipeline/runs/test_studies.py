@@ -99,13 +99,14 @@ def test_ctrl_c_says_how_to_go_on(command: tuple[str, ...], monkeypatch: pytest.
         raise KeyboardInterrupt
 
     for module in (
-        "pipeline.studies.sweep.sweep",
-        "pipeline.studies.compare.compare",
+        "pipeline.studies.study.run_sweep",
+        "pipeline.studies.study.run_comparison",
         "commands.studies.judge_all",
         "pipeline.studies.sycophancy.study.study",
     ):
         monkeypatch.setattr(module, interrupted)
     monkeypatch.setattr(studio, "Studio", MagicMock())
+    monkeypatch.setattr("commands.studies.planned", MagicMock())
     found = CliRunner().invoke(app, command)
     assert found.exit_code == 130
     assert found.stderr.splitlines()[-1] == "stopped; run the same command to continue"

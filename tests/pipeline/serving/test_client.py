@@ -127,7 +127,7 @@ def test_measuring_counts_as_a_reply_and_stops_while_a_stage_runs(
             assert await small.measure(asked, person="ben") == ReplyMeasures()
 
     asyncio.run(crowd())
-    trained = made(tmp_path / "log", running=lambda: "PPO")
+    trained = made(tmp_path / "log", running=lambda: "PPO stage")
     with pytest.raises(GenerationRefused, match="PPO stage uses the device"):
         asyncio.run(trained.measure(asked, person="ada"))
     foreign = made(tmp_path / "log", settings={"serving.engine": "vllm"})
@@ -236,7 +236,7 @@ def test_a_stage_stops_the_service_and_refuses_replies(tmp_path: Path) -> None:
             async with aclosing(generation.stream(LONG, person="ada")) as pieces:
                 await anext(pieces)
                 (pid,) = generation.processes
-                stage.append("PPO")
+                stage.append("PPO stage")
                 await asyncio.to_thread(generation.tick)
                 with pytest.raises(GenerationRefused, match="The PPO stage uses the device"):
                     async for _ in pieces:
@@ -255,7 +255,7 @@ def test_beside_training_the_service_continues(tmp_path: Path) -> None:
     settings = {"serving.beside_training": "true"}
     generation = made(tmp_path / "log", running=lambda: "PPO", settings=settings)
     assert generation.refusal() is None
-    assert made(tmp_path / "log", running=lambda: "PPO").refusal()
+    assert made(tmp_path / "log", running=lambda: "PPO stage").refusal()
 
 
 def test_an_idle_service_stops(tmp_path: Path) -> None:
@@ -387,7 +387,7 @@ def test_another_server_is_used_by_its_address_and_key(
     code = _SERVER.format(root=str(ROOT), demo=DEMO, port=port)
     server = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT)
     settings = {"serving.engine": "url", "serving.url": f"http://127.0.0.1:{port}/v1"}
-    generation = made(tmp_path / "log", settings=settings, running=lambda: "PPO")
+    generation = made(tmp_path / "log", settings=settings, running=lambda: "PPO stage")
     try:
 
         def listens() -> bool:

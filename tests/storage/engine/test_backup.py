@@ -7,6 +7,7 @@ import sys
 import threading
 import uuid
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import duckdb
@@ -34,6 +35,8 @@ from storage.records import (
     RunLabel,
     RunNote,
     Snapshot,
+    Study,
+    StudyRun,
     Withdrawal,
 )
 from storage.tables import (
@@ -43,6 +46,7 @@ from storage.tables import (
     policy_judgments,
     runs,
     settings,
+    studies,
     tokens,
     webhooks,
 )
@@ -111,6 +115,16 @@ def live_through_everything(db: Database) -> None:
     edit = PromptEdit(prompt="p", retired=True, category="x")
     named = RunLabel(run="r", name="low β 🪁", note="two\nlines")
     db.write(lambda tx: tx.store(request, ruling, edit, named))
+    study = Study(
+        id="sweep-β", kind="sweep", name="β", status="running", repeats="r", iteration=1,
+        plan={"kl_weight": [0.0, 0.05], "kl_budget": 5.0}, settings={"ppo.lr": "1e-5"},
+    )  # fmt: skip
+    part = StudyRun(
+        id="sweep-β/kl_weight=0", study="sweep-β", title="β = 0", method="PPO", status="running",
+        directory="sweeps/β/kl_weight=0", config={"ppo": {"kl_weight": 0.0}},
+    )  # fmt: skip
+    studies.save(db, study, part)
+    studies.ingest(db, replace(part, ingested_seq=1, progress=0.5), [], [])
     db.write(lambda tx: tx.store(Check(comparison="c1-5", kind="gold", answer="first")))
     answer = FollowUp(
         id="u", iteration=1, prompt="p", policy="m", text="🪁", learned=("again",), tokens=1,

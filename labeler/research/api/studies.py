@@ -1,0 +1,93 @@
+"""Routes for studies: sweeps over KL weights and comparisons of methods."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Request
+from fastapi.responses import FileResponse
+from pydantic import BaseModel, ConfigDict, Field
+
+from labeler.ports import Loop
+from labeler.research.api.bodies import PREFIX, person
+from storage.browsing.runs import LastValues
+from storage.browsing.studies import StudyDetails, StudySummary, details, plot, summaries
+from storage.engine.database import Database
+from storage.records import StudyKind
+from storage.reports import StudyOffer
+
+Nats = Annotated[float, Field(gt=0, le=1e6, allow_inf_nan=False)]
+Beta = Annotated[float, Field(ge=0, le=1e6, allow_inf_nan=False)]
+
+
+class StudyBody(BaseModel):
+    """``POST /research/api/studies``: a sweep has `kl_weight` and `kl_budget`, a comparison
+    `methods`, `kl` and `snapshots`."""
+
+    model_config = ConfigDict(extra="forbid")
+    kind: Literal["sweep", "compare"]
+    name: Annotated[str, Field(min_length=1, max_length=100)]
+    kl_weight: Annotated[list[Beta], Field(max_length=20)] = []
+    kl_budget: Nats = 5
+    methods: Annotated[list[str], Field(max_length=20)] = []
+    kl: Nats = 2
+    snapshots: Annotated[int, Field(ge=0, le=50)] = 5
+    settings: dict[str, str] = {}
+
+    @property
+    def plan(self) -> dict[str, Any]:
+        """The values of the kind of study."""
+        names = (
+            ("kl_weight", "kl_budget") if self.kind == "sweep" else ("methods", "kl", "snapshots")
+        )
+        return {name: getattr(self, name) for name in names}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Studies:
+    """All studies, the newest first, and what a new one would repeat."""
+
+    offer: StudyOffer
+    studies: list[StudySummary]
+
+
+def study_routes(db: Database, loop: Loop) -> APIRouter:
+    """The routes under ``/research/api/studies``."""
+    routes = APIRouter(prefix=f"{PREFIX}/studies")
+    last = LastValues(db)
+
+    @routes.get("")
+    def listed() -> Studies:
+        return Studies(offer=loop.studies.offer(), studies=summaries(db, last))
+
+    @routes.post("")
+    def start(body: StudyBody, request: Request) -> StudyDetails:
+        """Start a study, or continue the one with the same name and values."""
+        kind: StudyKind = body.kind
+        made = loop.studies.start(
+            kind, body.name.strip(), body.plan, body.settings, created_by=person(request).id
+        )
+        return details(db, last, made.id)
+
+    @routes.get("/{id}")
+    def show(id: str) -> StudyDetails:
+        return details(db, last, id)
+
+    @routes.get("/{id}/plot", response_class=FileResponse)
+    def drawn(id: str) -> FileResponse:
+        """The plot of a finished study, as SVG."""
+        headers = {"Cache-Control": "no-store"}
+        return FileResponse(plot(db, id), media_type="image/svg+xml", headers=headers)
+
+    @routes.post("/{id}/cancel")
+    def cancel(id: str) -> StudyDetails:
+        """Stop the study after the current step of its worker."""
+        return details(db, last, loop.studies.cancel(id).id)
+
+    @routes.post("/{id}/continue")
+    def go_on(id: str) -> StudyDetails:
+        """Continue a study that failed or was cancelled; finished runs are not repeated."""
+        return details(db, last, loop.studies.resume(id).id)
+
+    return routes
