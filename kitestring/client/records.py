@@ -245,6 +245,69 @@ class Curves:
 
 
 @dataclass(frozen=True, kw_only=True)
+class StudyOffer:
+    """The run that a study would repeat now; `reason` says why none can start, None if one can."""
+
+    run: str | None
+    method: str
+    iteration: int | None
+    kl_weight: float | None
+    reason: str | None
+    methods: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class StudyRunSummary:
+    """A run of a study; `changed` has the settings that the repeated run had otherwise."""
+
+    id: str
+    study: str
+    title: str
+    method: str
+    status: str
+    attempt: int
+    started: datetime
+    seconds: float | None
+    message: str
+    reason: str | None
+    changed: Mapping[str, Any]
+    reward: float | None
+    kl: float | None
+    flags: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class StudySummary:
+    """A study with the runs that have started, of the number `planned`."""
+
+    id: str
+    kind: str
+    name: str
+    status: str
+    stopping: bool
+    repeats: str
+    iteration: int
+    plan: Mapping[str, Any]
+    settings: Mapping[str, str]
+    reason: str | None
+    progress: float
+    message: str
+    planned: int
+    by: str
+    created: datetime
+    started: datetime | None
+    finished: datetime | None
+    runs: tuple[StudyRunSummary, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class StudyDetails(StudySummary):
+    """A study with its report, which is None until it is finished."""
+
+    report: Mapping[str, Any] | None
+
+
+@dataclass(frozen=True, kw_only=True)
 class EvaluationResponse:
     """A response that the evaluation sampled; `policy_role` is reference, previous or policy."""
 

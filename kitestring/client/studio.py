@@ -37,6 +37,7 @@ from kitestring.client.records import (
     Status,
 )
 from kitestring.client.rows import Pages, Rows, parsed
+from kitestring.client.studies import Studies
 from kitestring.client.team import Audit, People, Project, Webhooks
 
 API = "/research/api"
@@ -73,6 +74,7 @@ class Studio:
         self.webhooks = Webhooks(self._at)
         self.audit = Audit(self._at)
         self.playground = Playground(self._at)
+        self.studies = Studies(self._at)
 
     def __enter__(self) -> Self:
         return self

@@ -20,6 +20,7 @@ from kitestring.client import (
     playground,
     pushes,
     records,
+    studies,
     studio,
     team,
 )
@@ -58,7 +59,7 @@ SAME = {
     **{name: name for name in (
         "IterationStatus", "RunState", "Stopped", "RewardReport", "Standing", "GivenJudgment",
         "ShownPair", "ShownText", "ShownMessage",
-        "GivenRuling", "WaitingPair", "Exclusion", "RunCurves", "RaisedFlag", "Message",
+        "StudyOffer", "StudySummary", "StudyRunSummary", "StudyDetails", "GivenRuling", "WaitingPair", "Exclusion", "RunCurves", "RaisedFlag", "Message",
     )},
 }  # fmt: skip
 """The server's shapes and the client's classes."""
@@ -90,6 +91,10 @@ ROUTES = {
     "settings.list": "GET /research/api/config",
     "settings.save": "POST /research/api/config",
     "status": "GET /research/api/status",
+    "studies.list": "GET /research/api/studies",
+    "studies.get": "GET /research/api/studies/{id}",
+    "studies.cancel": "POST /research/api/studies/{id}/cancel",
+    "studies.continue": "POST /research/api/studies/{id}/continue",
     "train": "POST /research/api/loop/train",
     "adjudicate.list": "GET /research/api/adjudication",
     "adjudicate.show": "GET /research/api/adjudication/{id}",
@@ -178,7 +183,7 @@ def operations(document: dict[str, Any]) -> dict[str, dict[str, Any]]:
 def methods() -> dict[str, Callable[..., Any]]:
     """The client's method for each route."""
     found = {}
-    for module in (annotator, studio, data, imports, playground, pushes, team):
+    for module in (annotator, studio, data, imports, playground, pushes, studies, team):
         for _, kind in inspect.getmembers(module, inspect.isclass):
             if kind.__module__ == module.__name__:
                 for _, function in inspect.getmembers(kind, inspect.isfunction):
