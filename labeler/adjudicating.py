@@ -14,6 +14,7 @@ from markupsafe import Markup
 
 from labeler.html.components import conversation, plural, prose, render, sentence
 from labeler.html.markdown import render_pair
+from labeler.theme import attribute, theme_of
 from storage.engine.database import Database
 from storage.errors import Conflict
 from storage.labeling import adjudication
@@ -27,7 +28,7 @@ OUTCOMES: dict[ScreenOutcome, str] = {
     "both_bad": "Both bad",
 }
 _PAGE = Markup("""<!doctype html>
-<html lang="en">
+<html lang="en"{theme}>
 <head>
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
@@ -67,7 +68,7 @@ def adjudication_routes(db: Database) -> APIRouter:
 
     @routes.get("/adjudicate")
     def show(request: Request) -> HTMLResponse:
-        return _page(db, request.state.identity.annotator)
+        return _page(db, request)
 
     @routes.post("/adjudicate")
     def rule(
@@ -85,23 +86,25 @@ def adjudication_routes(db: Database) -> APIRouter:
             )  # fmt: skip
         except (ValueError, LookupError, Conflict) as error:
             notice = _PROBLEM.format(sentence(str(error)))
-            return _page(db, person, notice, reason=reason, status=422)
-        return _page(db, person, _ruled(given, person))
+            return _page(db, request, notice, reason=reason, status=422)
+        return _page(db, request, _ruled(given, person))
 
     return routes
 
 
 def _page(
     db: Database,
-    person: Annotator,
+    request: Request,
     notice: Markup | str = "",
     *,
     reason: str = "",
     status: int = 200,
 ) -> HTMLResponse:
+    person: Annotator = request.state.identity.annotator
     found = adjudication.waiting(db, person.id, limit=1)
     count = adjudication.count_waiting(db, person.id)
     html = _PAGE.format(
+        theme=attribute(theme_of(request.headers)),
         waiting=plural(count, "pair waits", "pairs wait"),
         notice=notice,
         pair=_pair(found[0], reason) if found else _NOTHING,

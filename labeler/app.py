@@ -27,11 +27,9 @@ from labeler.research.models.playground.routes import playground_routes
 from labeler.research.models.publishing.jobs import Pushes
 from labeler.research.models.publishing.routes import push_routes
 from labeler.research.runs.routes import run_routes
-from labeler.research.theme import ThemeScript
 from labeler.security.access import GRANTS, AccessMiddleware, rules
 from labeler.security.accounts import (
     account_routes,
-    language_of,
     missing_page,
     refusal_page,
     sign_in_page,
@@ -41,6 +39,7 @@ from labeler.security.auth import Auth
 from labeler.security.oidc import Provider
 from labeler.security.oidc_routes import oidc_routes
 from labeler.security.oidc_settings import OidcSettings
+from labeler.theme import ThemedPages
 from labeler.uploads import Uploads, upload_routes
 from labeler.webhooks.service import Webhooks
 from storage.engine.database import Database
@@ -115,14 +114,21 @@ def create_app(
     app.include_router(_admin_routes(admin, done=auth.accounts_changed))
 
     pages = research.build(db, loop, accounts_changed=auth.accounts_changed, webhooks=webhooks)
-    _mount(app, annotate.build(), "/label", css=annotate.SHELL_CSS, head=annotate.HEAD)
+    _mount(
+        app,
+        annotate.build(),
+        "/label",
+        css=annotate.SHELL_CSS,
+        head=annotate.HEAD,
+        middleware=[Middleware(ThemedPages, light="#f5f5f2", dark="#11141b")],
+    )
     _mount(
         app,
         pages,
         "/research",
         css=research.CSS,
         head=research.HEAD,
-        middleware=[Middleware(ThemeScript)],
+        middleware=[Middleware(ThemedPages, light="#f6f6f4", dark="#12151c")],
     )
     app.add_middleware(
         AccessMiddleware,  # pyright: ignore[reportArgumentType]  (an ASGI class, as Starlette's own are)
@@ -131,10 +137,9 @@ def create_app(
         admin_token=admin_token,
         rules=rules(route for route, *_ in pages.pages if route),
         functions=pages.callable_by,
-        sign_in_page=lambda path, language: sign_in_page(auth, language, landing=path),
+        sign_in_page=lambda path, reader: sign_in_page(auth, reader, landing=path),
         refusal_page=refusal_page,
         missing_page=missing_page,
-        language_of=lambda headers: language_of(auth, headers),
     )
     return app
 

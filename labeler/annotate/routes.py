@@ -49,8 +49,8 @@ from labeler.annotate.openapi import (
 )
 from labeler.annotate.session import GivenJudgment, LabelSession, ShownFollowUps
 from labeler.ports import Generation
-from labeler.security.accounts import keep_language
 from labeler.security.auth import Identity
+from labeler.security.readers import keep_language
 from labeler.translation import LANGUAGES, Language, catalog
 from storage.engine.database import Database
 from storage.errors import Conflict, NotFound, NotLeased, StorageUnavailable

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import hmac
 import re
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -29,6 +29,7 @@ from labeler.security.addresses import Addresses
 from labeler.security.auth import Auth, Identity
 from labeler.security.filedata import BadCall, NotAllowed, checked_call
 from labeler.security.headers import GRADIO_POLICY, STRICT_POLICY, WORKER_POLICY, Hardening
+from labeler.security.readers import Reader, reader_of
 from labeler.security.streams import Streams
 from storage.audit_records import acting
 from storage.records import AnnotatorRole
@@ -164,7 +165,7 @@ def rules(research_pages: Iterable[str] = ()) -> list[Rule]:
 class AccessMiddleware:
     """ASGI middleware that stores the user in ``scope["state"]["identity"]``.
 
-    The pages get the language that `language_of` finds in the headers.  `sign_in_page` returns the
+    The pages get the language and theme that `reader_of` finds in the headers.  `sign_in_page` returns the
     page for a browser that is not signed in, given the requested path first; `refusal_page` the page
     for users without access, given the reason first; `missing_page` the page for an unknown address.
     `functions` returns the indices of the functions of the research page that a role may call.
@@ -179,10 +180,9 @@ class AccessMiddleware:
         admin_token: str,
         rules: list[Rule],
         functions: Callable[[AnnotatorRole], Container[object]],
-        sign_in_page: Callable[[str, str], str],
-        refusal_page: Callable[[str, str], str],
-        missing_page: Callable[[str], str],
-        language_of: Callable[[Mapping[str, str]], str],
+        sign_in_page: Callable[[str, Reader], str],
+        refusal_page: Callable[[str, Reader], str],
+        missing_page: Callable[[Reader], str],
     ) -> None:
         self.app = app
         self.auth = auth
@@ -193,7 +193,6 @@ class AccessMiddleware:
         self.sign_in_page = sign_in_page
         self.refusal_page = refusal_page
         self.missing_page = missing_page
-        self.language_of = language_of
         self.hardening = Hardening(secure=addresses.secure)
         self.streams = Streams(auth)
 
@@ -325,14 +324,14 @@ class AccessMiddleware:
         """The refusal; anonymous clients learn only that they must sign in."""
         path = scope["path"]
         page = scope["method"] == "GET" and "text/html" in headers.get("accept", "")
-        language = self.language_of(headers)
+        reader = reader_of(headers)
         guarded = path.startswith(_SIGNED_IN)
         if guarded and identity is None:
             if page:
                 # The query of the researcher's page names its tab and run.
                 query = scope.get("query_string", b"").decode("ascii", "replace")
                 wanted = f"{path}?{query}" if query else path
-                return HTMLResponse(self.sign_in_page(wanted, language), status_code=401)
+                return HTMLResponse(self.sign_in_page(wanted, reader), status_code=401)
             return _json_error(401, "Sign in first.", {"WWW-Authenticate": "Bearer"})
         if guarded and matching and identity is not None:
             reason = _who_may(matching, identity.annotator.role)
@@ -343,11 +342,11 @@ class AccessMiddleware:
         elif matching:
             return _json_error(405, f"{scope['method']} is not allowed here.")
         elif page:
-            return HTMLResponse(self.missing_page(language), status_code=404)
+            return HTMLResponse(self.missing_page(reader), status_code=404)
         else:
             return _json_error(404, "This address does not exist.")
         if page:
-            return HTMLResponse(self.refusal_page(reason, language), status_code=403)
+            return HTMLResponse(self.refusal_page(reason, reader), status_code=403)
         return _json_error(403, reason)
 
 

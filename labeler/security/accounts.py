@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from math import ceil
 from pathlib import Path
 from typing import Annotated
@@ -17,7 +16,9 @@ from labeler.security import browsers
 from labeler.security.access import GRANTS
 from labeler.security.auth import SESSION_LIFETIME, Auth, SignInRefused
 from labeler.security.passwords import MAX_PASSWORD_LENGTH, MIN_PASSWORD_LENGTH, Busy
-from labeler.translation import LANGUAGES, RIGHT_TO_LEFT, accepted, fill, translated
+from labeler.security.readers import Reader, keep_language, reader_of
+from labeler.theme import attribute
+from labeler.translation import LANGUAGES, RIGHT_TO_LEFT, fill, translated
 from storage.records import Annotator
 from storage.tables import annotators
 
@@ -25,7 +26,7 @@ STATIC = Path(__file__).parents[1] / "static"
 
 # `fill` translates the texts in [[…]] and escapes every value.
 _PAGE = """<!doctype html>
-<html lang="{language}" dir="{direction}">
+<html lang="{language}" dir="{direction}"{theme}>
 <head>
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
@@ -108,27 +109,11 @@ _ACCOUNTS_HINT = (
 )
 DIFFERENT = "The passwords do not match."
 DIFFERENT_NEW = "The new passwords do not match."
-_YEAR = 365 * 24 * 3600
 
 
-LANGUAGE_COOKIE = "kitestring_language"
-"""The cookie with the language that was chosen in this browser, which may not be signed in."""
-
-
-def language_of(auth: Auth, headers: Mapping[str, str]) -> str:
-    """The language that was chosen in this browser, or the one that it prefers."""
-    chosen = auth.read_cookie(headers, LANGUAGE_COOKIE)
-    return chosen if chosen in LANGUAGES else accepted(headers.get("accept-language", ""))
-
-
-def keep_language(response: Response, language: str) -> None:
-    """Show the account pages of this browser in this language from now on."""
-    response.set_cookie(LANGUAGE_COOKIE, language, max_age=_YEAR, path="/", samesite="lax")
-
-
-def _page(title: str, body: Markup, language: str, *, address: str = "") -> str:
+def _page(title: str, body: Markup, reader: Reader, *, address: str = "") -> str:
     """A complete HTML page.  With `address`, it links the same page in other languages."""
-    languages = Markup("")
+    language, languages = reader.language, Markup("")
     if address:
         separator = "&" if "?" in address else "?"
         links = Markup(" ").join(
@@ -154,13 +139,14 @@ def _page(title: str, body: Markup, language: str, *, address: str = "") -> str:
             language=language,
             direction="rtl" if language in RIGHT_TO_LEFT else "ltr",
             languages=languages,
+            theme=attribute(reader.theme),
         )
     )
 
 
 def sign_in_page(
     auth: Auth,
-    language: str,
+    reader: Reader,
     *,
     landing: str = "/",
     name: str = "",
@@ -169,8 +155,9 @@ def sign_in_page(
 ) -> str:
     """The form for name and password; `landing` is the page to open afterwards.
 
-    `problem` is in this language; `hint`, in English, says how to sign in without a password.
+    `problem` is in the reader's language; `hint`, in English, says how to sign in without a password.
     """
+    language = reader.language
     hint = hint or (_ACCOUNTS_HINT if auth.accounts_required else _LOCAL_HINT)
     body = fill(
         _PASSWORD,
@@ -184,7 +171,7 @@ def sign_in_page(
         at_password=Markup(" autofocus" if name else ""),
         hint=fill(hint, language, command=_COMMAND),
     )
-    return _page("Sign in", body, language, address=f"/sign-in?{urlencode({'next': landing})}")
+    return _page("Sign in", body, reader, address=f"/sign-in?{urlencode({'next': landing})}")
 
 
 def _provider(template: str, auth: Auth, language: str, **query: str) -> Markup:
@@ -194,19 +181,20 @@ def _provider(template: str, auth: Auth, language: str, **query: str) -> Markup:
     return fill(template, language, provider=auth.provider, query=urlencode(query))
 
 
-def missing_page(language: str) -> str:
+def missing_page(reader: Reader) -> str:
     """The page for an address that does not exist."""
-    return _page("Page not found", fill(_MISSING, language), language)
+    return _page("Page not found", fill(_MISSING, reader.language), reader)
 
 
-def refusal_page(reason: str, language: str) -> str:
+def refusal_page(reason: str, reader: Reader) -> str:
     """The page for people who are signed in but have no access."""
-    body = fill(_REFUSED, language, reason=translated(reason, language))
-    return _page("No access", body, language)
+    said = translated(reason, reader.language)
+    return _page("No access", fill(_REFUSED, reader.language, reason=said), reader)
 
 
-def _in_words(error: Exception, language: str) -> str:
-    """The sentence of a refusal in this language."""
+def _in_words(error: Exception, reader: Reader) -> str:
+    """The sentence of a refusal in the reader's language."""
+    language = reader.language
     if isinstance(error, SignInRefused):
         return translated(error.sentence, language).format(**error.values)
     return translated(str(error), language)
@@ -236,10 +224,10 @@ def _sign_in_routes(routes: APIRouter, auth: Auth) -> None:
     def show_sign_in(
         request: Request, token: str = "", next: str = "/", language: str = ""
     ) -> Response:
-        spoken = language if language in LANGUAGES else language_of(auth, request.headers)
+        reader = reader_of(request.headers).speaking(language)
         # The GET only shows a button, because mail scanners and previews open links too.
         if not token:
-            response = HTMLResponse(sign_in_page(auth, spoken, landing=next))
+            response = HTMLResponse(sign_in_page(auth, reader, landing=next))
             if language in LANGUAGES:
                 keep_language(response, language)
             return response
@@ -248,12 +236,12 @@ def _sign_in_routes(routes: APIRouter, auth: Auth) -> None:
             # The link was opened again in a browser that is signed in.
             return RedirectResponse(_own_page(next), 303)
         if owner is None:
-            problem = translated(LINK_ENDED, spoken)
-            ended = sign_in_page(auth, spoken, landing=next, problem=problem, hint=_LOCAL_HINT)
+            problem = translated(LINK_ENDED, reader.language)
+            ended = sign_in_page(auth, reader, landing=next, problem=problem, hint=_LOCAL_HINT)
             return HTMLResponse(ended, 401)
         who = _STRONG.format(owner.name)
-        body = fill(_CONTINUE, spoken, name=owner.name, who=who, token=token, next=next)
-        return HTMLResponse(_page("Welcome", body, spoken))
+        body = fill(_CONTINUE, reader.language, name=owner.name, who=who, token=token, next=next)
+        return HTMLResponse(_page("Welcome", body, reader))
 
     @routes.post("/sign-in")
     def sign_in(
@@ -263,7 +251,7 @@ def _sign_in_routes(routes: APIRouter, auth: Auth) -> None:
         password: Annotated[str, Form(max_length=1000)] = "",
         next: Annotated[str, Form()] = "/",
     ) -> Response:
-        spoken = language_of(auth, request.headers)
+        reader = reader_of(request.headers)
         try:
             if token:
                 found = auth.use_link(token)
@@ -274,8 +262,8 @@ def _sign_in_routes(routes: APIRouter, auth: Auth) -> None:
                     name.strip(), password, address=_address(request), headers=request.headers
                 )
         except (SignInRefused, Busy) as error:
-            problem, hint = _in_words(error, spoken), _LOCAL_HINT if token else None
-            again = sign_in_page(auth, spoken, landing=next, name=name, problem=problem, hint=hint)
+            problem, hint = _in_words(error, reader), _LOCAL_HINT if token else None
+            again = sign_in_page(auth, reader, landing=next, name=name, problem=problem, hint=hint)
             if isinstance(error, SignInRefused):
                 return HTMLResponse(again, 401)
             return HTMLResponse(again, 429, headers={"Retry-After": str(ceil(error.seconds))})
@@ -295,8 +283,8 @@ def _invite_routes(routes: APIRouter, auth: Auth) -> None:
         # The invite was opened again in a browser that is signed in.
         if request.state.identity is not None and auth.invited(token) is None:
             return RedirectResponse("/", 303)
-        spoken = language if language in LANGUAGES else language_of(auth, request.headers)
-        response = _invite_page(auth, token, spoken)
+        reader = reader_of(request.headers).speaking(language)
+        response = _invite_page(auth, token, reader)
         if language in LANGUAGES:
             keep_language(response, language)
         return response
@@ -308,20 +296,20 @@ def _invite_routes(routes: APIRouter, auth: Auth) -> None:
         password: Annotated[str, Form(max_length=1000)],
         again: Annotated[str, Form(max_length=1000)],
     ) -> Response:
-        spoken = language_of(auth, request.headers)
+        reader = reader_of(request.headers)
         if password != again:
-            return _invite_page(auth, token, spoken, problem=translated(DIFFERENT, spoken))
+            return _invite_page(auth, token, reader, problem=translated(DIFFERENT, reader.language))
         try:
             found = auth.set_password(token, password)
         except (SignInRefused, Busy, ValueError) as error:
-            return _invite_page(auth, token, spoken, problem=_in_words(error, spoken))
+            return _invite_page(auth, token, reader, problem=_in_words(error, reader))
         return signed_in(auth, request, found, landing="/")
 
 
 def _password_routes(routes: APIRouter, auth: Auth) -> None:
     @routes.get("/label/password")
     def show_change(request: Request) -> Response:
-        return _change_page(request.state.identity.annotator, language_of(auth, request.headers))
+        return _change_page(request.state.identity.annotator, reader_of(request.headers))
 
     @routes.post("/label/password")
     def change(
@@ -331,9 +319,9 @@ def _password_routes(routes: APIRouter, auth: Auth) -> None:
         again: Annotated[str, Form(max_length=1000)],
     ) -> Response:
         person: Annotator = request.state.identity.annotator
-        spoken = language_of(auth, request.headers)
+        reader = reader_of(request.headers)
         if password != again:
-            return _change_page(person, spoken, translated(DIFFERENT_NEW, spoken), 422)
+            return _change_page(person, reader, translated(DIFFERENT_NEW, reader.language), 422)
         try:
             changed = auth.change_password(
                 person, old, password, address=_address(request), headers=request.headers
@@ -341,7 +329,7 @@ def _password_routes(routes: APIRouter, auth: Auth) -> None:
         except (Busy, SignInRefused, ValueError) as error:
             status = 403 if isinstance(error, SignInRefused) else 422
             status = 429 if isinstance(error, Busy) else status
-            again_page = _change_page(person, spoken, _in_words(error, spoken), status)
+            again_page = _change_page(person, reader, _in_words(error, reader), status)
             if isinstance(error, Busy):
                 again_page.headers["Retry-After"] = str(ceil(error.seconds))
             return again_page
@@ -350,14 +338,14 @@ def _password_routes(routes: APIRouter, auth: Auth) -> None:
 
 
 def _change_page(
-    person: Annotator, language: str, problem: str = "", status: int = 200
+    person: Annotator, reader: Reader, problem: str = "", status: int = 200
 ) -> HTMLResponse:
-    labels = "annotator" in GRANTS[person.role]
+    language, labels = reader.language, "annotator" in GRANTS[person.role]
     style = Markup("" if person.password_hash else ' class="button"')
     back = fill(_TO_LABELING if labels else _TO_START, language, style=style)
     if person.password_hash is None:
         return HTMLResponse(
-            _page("Change password", fill(_NO_PASSWORD, language, back=back), language), status
+            _page("Change password", fill(_NO_PASSWORD, language, back=back), reader), status
         )
     body = fill(
         _CHANGE,
@@ -369,7 +357,7 @@ def _change_page(
         longest=MAX_PASSWORD_LENGTH,
         back=back,
     )
-    return HTMLResponse(_page("Change password", body, language), status)
+    return HTMLResponse(_page("Change password", body, reader), status)
 
 
 _MEDIA_TYPES = {
@@ -389,11 +377,13 @@ def _static(name: str) -> Response:
     return FileResponse(file, media_type=_MEDIA_TYPES[file.suffix], headers=headers)
 
 
-def _invite_page(auth: Auth, token: str, language: str, problem: str | None = None) -> HTMLResponse:
-    found = auth.invited(token)
+def _invite_page(
+    auth: Auth, token: str, reader: Reader, problem: str | None = None
+) -> HTMLResponse:
+    language, found = reader.language, auth.invited(token)
     if found is None:
         used = translated(INVITE_ENDED, language)
-        return HTMLResponse(sign_in_page(auth, language, problem=used, hint=_INVITE_HINT), 410)
+        return HTMLResponse(sign_in_page(auth, reader, problem=used, hint=_INVITE_HINT), 410)
     body = fill(
         _INVITE,
         language,
@@ -406,7 +396,7 @@ def _invite_page(auth: Auth, token: str, language: str, problem: str | None = No
         other=_provider(_INVITE_PROVIDER, auth, language, invite=token),
     )
     address = f"/invite?{urlencode({'token': token})}"
-    shown = _page("Welcome to Kitestring", body, language, address=address)
+    shown = _page("Welcome to Kitestring", body, reader, address=address)
     return HTMLResponse(shown, 422 if problem else 200)
 
 

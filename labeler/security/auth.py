@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from urllib.parse import quote
 
+from labeler.cookies import read_cookie
 from labeler.security.browsers import KnownBrowsers
 from labeler.security.passwords import (
     Allowance,
@@ -136,13 +137,7 @@ class Auth:
 
     def session_secret(self, headers: Mapping[str, str]) -> str:
         """The session cookie's value, or an empty string."""
-        return self.read_cookie(headers, self.cookie)
-
-    def read_cookie(self, headers: Mapping[str, str], wanted: str) -> str:
-        # The header also holds cookies of other programs on this host, and http.cookies stops at
-        # the first one that it cannot parse.
-        pairs = (part.partition("=") for part in headers.get("cookie", "").split(";"))
-        return next((value.strip() for name, _, value in pairs if name.strip() == wanted), "")
+        return read_cookie(headers, self.cookie)
 
     def _remembered(self, secret: str, kind: TokenKind) -> Annotator | None:
         found, since, version = self._known.get((kind, hash_secret(secret)), (None, 0.0, -1))
@@ -282,7 +277,7 @@ class Auth:
         return right
 
     def _known_browser(self, found: Annotator | None, headers: Mapping[str, str]) -> str | None:
-        if found is None or not (value := self.read_cookie(headers, self.browsers.cookie(found))):
+        if found is None or not (value := read_cookie(headers, self.browsers.cookie(found))):
             return None
         return self.browsers.recognize(found, value)
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
 
-from labeler.security.accounts import language_of, sign_in_page, signed_in
+from labeler.cookies import read_cookie
+from labeler.security.accounts import sign_in_page, signed_in
 from labeler.security.auth import Auth, SignInRefused
 from labeler.security.oidc import FLOW_SECONDS, PROVIDER_DOWN, Provider
 from labeler.security.oidc_people import account
+from labeler.security.readers import reader_of
 from labeler.translation import translated
 
 START = "/sign-in/oidc"
@@ -41,7 +43,7 @@ def oidc_routes(auth: Auth, provider: Provider) -> APIRouter:
     def callback(request: Request) -> Response:
         landing = "/"
         try:
-            kept = auth.read_cookie(request.headers, cookie)
+            kept = read_cookie(request.headers, cookie)
             claims, flow = provider.finish(request.query_params, kept)
             landing = flow.next
             found = account(auth.db, provider.settings, claims, invite=flow.invite)
@@ -56,7 +58,7 @@ def oidc_routes(auth: Auth, provider: Provider) -> APIRouter:
 
 
 def _refusal(auth: Auth, request: Request, refused: SignInRefused, *, landing: str) -> Response:
-    language = language_of(auth, request.headers)
-    problem = translated(refused.sentence, language).format(**refused.values)
+    reader = reader_of(request.headers)
+    problem = translated(refused.sentence, reader.language).format(**refused.values)
     status = 503 if refused.sentence == PROVIDER_DOWN else 403
-    return HTMLResponse(sign_in_page(auth, language, landing=landing, problem=problem), status)
+    return HTMLResponse(sign_in_page(auth, reader, landing=landing, problem=problem), status)

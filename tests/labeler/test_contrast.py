@@ -26,7 +26,7 @@ PAGES = {
         + [("good", "paper"), ("busy", "paper")],
     ),
     "sign-in": (
-        "static/account.css", r"^:root \{", r"^  :root \{", "",
+        "static/account.css", r"^:root \{", r"^  :root:not.* \{", "",
         [("ink", "card"), ("soft", "card"), ("accent", "card"), ("soft", "paper"),
          ("on-accent", "accent"), ("bad", "bad-soft")],
     ),
@@ -72,7 +72,17 @@ def test_words_can_be_read(page: str, theme: str):
     assert {pair: ratio for pair, ratio in found.items() if ratio < TEXT} == {}
 
 
-@pytest.mark.parametrize("block", [r"^:root \{", r"^  :root \{"], ids=["light", "dark"])
+def test_the_dark_theme_of_the_system_and_the_chosen_one_have_the_same_colors():
+    text = (LABELER / "static/account.css").read_text()
+    system, chosen = (
+        colors(text, block, "")
+        for block in (r"^  :root:not.* \{", r'^:root\[data-theme="dark"\] \{')
+    )
+    assert system == chosen
+    assert len(system) == 10
+
+
+@pytest.mark.parametrize("block", [r"^:root \{", r"^  :root:not.* \{"], ids=["light", "dark"])
 def test_a_field_that_must_be_found_has_a_border_that_can_be_seen(block: str):
     text = (LABELER / "static/account.css").read_text()
     known = colors(text, r"^:root \{", "") | colors(text, block, "")

@@ -16,19 +16,9 @@ function recall(name, storage = "localStorage") {
   }
 }
 
-const systemDark = matchMedia("(prefers-color-scheme: dark)");
-
-function followTheSystem() {
-  $(".desk").dataset.theme = systemDark.matches ? "dark" : "light";
-}
-
-// A choice made on this page stays when the system's theme changes.
+// The desk has only the two themes; until somebody presses the switch, it follows the system.
 function setTheme(theme) {
-  systemDark.removeEventListener("change", followTheSystem);
-  $(".desk").dataset.theme = theme;
-  document.body.classList.toggle("dark", theme === "dark");
-  document.body.classList.toggle("kite-light", theme === "light");
-  remember("theme", theme);
+  window.kitestringTheme.choose(theme);
 }
 
 const SIZES = [0.875, 1, 1.125, 1.25, 1.5, 1.75]; // of the text of prompts, responses and guidelines
@@ -132,10 +122,7 @@ function forgetAtSignOut(copy) {
   };
 }
 
-followTheSystem();
-systemDark.addEventListener("change", followTheSystem);
-const remembered = recall("theme");
-if (remembered) setTheme(remembered);
+window.kitestringTheme.onChange((theme) => { $(".desk").dataset.theme = theme; });
 setTextSize(SIZES.find((size) => String(size) === recall("text-size")) ?? 1);
 $(".skip").onclick = (event) => {
   event.preventDefault();

@@ -60,10 +60,9 @@ class Studio:
             admin_token="key",
             rules=rules(["people"]),
             functions={"researcher": {1, 3}, "viewer": {3}}.__getitem__,
-            sign_in_page=lambda path, language: f"sign in for {path} in {language}",
-            refusal_page=lambda reason, language: f"refused in {language}: {reason}",
-            missing_page=lambda language: f"nothing here in {language}",
-            language_of=lambda headers: headers.get("accept-language", "en"),
+            sign_in_page=lambda path, reader: f"sign in for {path} in {reader.language}",
+            refusal_page=lambda reason, reader: f"refused in {reader.language}: {reason}",
+            missing_page=lambda reader: f"nothing here in {reader.language}",
         )
 
     async def answer(self, scope: Any, receive: Any, send: Any) -> None:
