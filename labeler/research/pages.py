@@ -95,7 +95,7 @@ def pages(
         },
         "Runs": {"Run": lambda: RunsTab(db, loop, top, eta), "Compare": lambda: CompareTab()},
         "Models": {
-            "Verdicts": lambda: VerdictsTab(loop),
+            "Verdicts": lambda: VerdictsTab(db, loop),
             "Reward model": lambda: RewardTab(loop),
             "Playground": PlaygroundTab,
             "Samples": lambda: SamplesTab(db),

@@ -85,6 +85,10 @@ _VERSION = """
     SELECT (SELECT count(*) FROM judgments) + (SELECT count(*) FROM withdrawals)
         + (SELECT coalesce(max(epoch_us(created_at)), 0) FROM exclusions) AS n
 """
+_OCCASION = """
+    SELECT (SELECT count(*) FROM models) AS models,
+           (SELECT count(*) FROM gate_overrides) AS rulings
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -215,6 +219,12 @@ def _reward_model(
 def judging_version(db: Database) -> int:
     """A number that changes with every judgment, undo, cleared flag and exclusion."""
     return _count(db, _VERSION)
+
+
+def gate_occasion(db: Database) -> tuple[int, int]:
+    """Changes with every model and every ruling: the gate's report is then computed at once."""
+    [row] = db.read(_OCCASION)
+    return row["models"], row["rulings"]
 
 
 @dataclass(frozen=True, kw_only=True)

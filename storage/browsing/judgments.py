@@ -10,6 +10,10 @@ from dataclasses import dataclass, fields
 from datetime import datetime
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
+from storage.browsing.columns import MARKS, VALUES, Columns, ColumnsCache
 from storage.browsing.predicted import predicted
 from storage.engine.database import Database
 from storage.errors import NotFound
@@ -22,9 +26,6 @@ SNIPPET = 200
 """Characters of a prompt in the list."""
 MAX_TEXT = 200
 """Characters of a searched text."""
-
-_VALUES = ("annotator", "arm", "outcome", "category", "iteration")
-_MARKS = ("disagreement", "surprise", "flagged", "commented", "excluded")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,53 +102,20 @@ class Listing:
     marks: Mapping[str, int]
 
 
-# Disagreement is about the answers that figures use: neither excluded ones nor those of models.
-_BASE = """
-    {predicted},
-    {hits}
-    apart AS MATERIALIZED (SELECT judgment FROM exclusions WHERE excluded),
-    standing AS MATERIALIZED (
-        SELECT j.id, j.seq, j.comparison, j.annotator, j.outcome, coalesce(j.comment, '') AS comment,
-               j.id IN (FROM apart) AS excluded
-        FROM standing_judgments AS j ANTI JOIN checks AS k ON k.comparison = j.comparison),
-    disputed AS MATERIALIZED (
-        SELECT comparison FROM standing
-        WHERE NOT excluded AND annotator NOT IN (SELECT id FROM annotators WHERE kind = 'model')
-        GROUP BY comparison HAVING min(outcome) <> max(outcome)),
-    base AS MATERIALIZED (
-        SELECT j.id, j.seq, j.annotator, c.arm, j.outcome, coalesce(p.category, '') AS category,
-               c.iteration::VARCHAR AS iteration, j.excluded, j.comment <> '' AS commented,
-               j.comparison IN (FROM disputed) AS disagreement,
-               j.comparison IN (SELECT comparison FROM open_flags) AS flagged,
-               coalesce(CASE j.outcome WHEN 'first' THEN e.expected < 0.5
-                                       WHEN 'second' THEN e.expected > 0.5 END, false) AS surprise
-        FROM standing AS j
-        JOIN comparisons AS c ON c.id = j.comparison
-        JOIN prompts AS p ON p.id = c.prompt
-        LEFT JOIN predicted AS e ON e.comparison = j.comparison
-        {found})
-"""
+# The numbers of the judgments with a text.
 _HITS = """
-    asked AS MATERIALIZED (
+    WITH asked AS MATERIALIZED (
         SELECT id FROM prompts
         WHERE contains(lower(array_to_string(json_extract_string(messages, '$[*].content'), chr(10))),
                        $text)),
-    said AS MATERIALIZED (SELECT id FROM completions WHERE contains(lower(text), $text)),
-"""
-_FOUND = """
+    said AS MATERIALIZED (SELECT id FROM completions WHERE contains(lower(text), $text))
+    SELECT j.seq FROM judgments AS j JOIN comparisons AS c ON c.id = j.comparison
     WHERE c.prompt IN (FROM asked) OR c.first IN (FROM said) OR c.second IN (FROM said)
        OR contains(lower(j.comment), $text)
 """
-# `marks` has a bit for each mark, in their order.
-_PAGE = """
-    SELECT 'page' AS facet, id AS value, seq AS count, {bits} AS marks FROM (
-        SELECT * FROM base WHERE {all}
-          AND ($before IS NULL OR seq < (SELECT seq FROM judgments WHERE id = $before))
-        ORDER BY seq DESC LIMIT $n)
-"""
 _ROWS = """
     WITH {predicted}
-    SELECT j.id, j.comparison, j.annotator, a.name AS annotator_name, j.outcome, j.strength, c.arm,
+    SELECT j.id, j.seq, j.comparison, j.annotator, a.name AS annotator_name, j.outcome, j.strength, c.arm,
            c.iteration, coalesce(p.category, '') AS category, coalesce(j.comment, '') AS comment,
            left(json_extract_string(p.messages, '$[#-1].content'), $snippet) AS prompt,
            j.created_at, e.expected
@@ -156,9 +124,9 @@ _ROWS = """
     JOIN comparisons AS c ON c.id = j.comparison
     JOIN prompts AS p ON p.id = c.prompt
     LEFT JOIN predicted AS e ON e.comparison = j.comparison
-    WHERE j.id IN (SELECT unnest($ids)) ORDER BY j.seq DESC
+    WHERE j.seq IN (SELECT unnest($seqs)) ORDER BY j.seq DESC
 """
-_KNOWN = "SELECT 1 FROM judgments WHERE id = $id"
+_PLACE = "SELECT seq FROM judgments WHERE id = $id"
 
 
 def browse(
@@ -174,92 +142,80 @@ def browse(
         raise ValueError(f"limit={limit} must be from 1 to {MAX_PAGE}")
     if len(text) > MAX_TEXT:
         raise ValueError(f"search for a text of at most {MAX_TEXT} characters")
-    if before is not None and not db.read(_KNOWN, id=before):
-        raise NotFound(f"there is no judgment {before!r}; list from the beginning")
     with db.snapshot():
         known = predicted(db)
-        conditions, parameters = _conditions(wanted)
+        columns = db.cache(ColumnsCache).columns(db, known)
+        each = {name: columns.have(name, value) for name, value in _given(wanted).items()}
         if text:
-            parameters["text"] = text
-        sql = _query(conditions, known, searched=bool(text))
-        found = db.read(sql, before=before, n=limit + 1, **parameters)
-        # The parts of a union come in any order.
-        page = sorted(
-            (row for row in found if row["facet"] == "page"), key=lambda row: -row["count"]
-        )
-        marks = {row["value"]: row["marks"] for row in page}
-        ids = list(marks)[:limit]
+            hits = db.cursor().execute(_HITS, {"text": text}).fetchnumpy()["seq"]
+            each["text"] = np.isin(columns.seq, np.asarray(hits))
+        matching = _all(columns, each)
+        page = np.flatnonzero(matching & _older(db, columns, before))[: limit + 1]
+        seqs = columns.seq[page[:limit]].tolist()
         names = {row["id"]: row["name"] for row in db.read("SELECT id, name FROM annotators")}
-        rows = db.read(_ROWS.format(predicted=known), ids=ids, snippet=SNIPPET) if ids else []
+        rows = db.read(_ROWS.format(predicted=known), seqs=seqs, snippet=SNIPPET) if seqs else []
+    places = dict(zip(seqs, page.tolist(), strict=False))
     return Listing(
-        rows=[_row(row, marks[row["id"]]) for row in rows],
-        total=next((row["count"] for row in found if row["facet"] == "total"), 0),
-        after=ids[-1] if len(marks) > limit else None,
-        facets={name: _values(found, name, names) for name in _VALUES},
-        marks={name: _marked(found, name) for name in _MARKS},
+        rows=[_row(row, columns, places) for row in rows],
+        total=int(matching.sum()),
+        after=rows[-1]["id"] if len(page) > limit else None,
+        facets={
+            name: _values(name, columns.counts(name, _all(columns, each, name)), names)
+            for name in VALUES
+        },
+        marks={
+            name: int((columns.marks[name] & _all(columns, each, name)).sum()) for name in MARKS
+        },
     )
 
 
-def _conditions(wanted: Filter) -> tuple[dict[str, str], dict[str, Any]]:
-    """The SQL condition of each filter that is set, and the parameters."""
+def _given(wanted: Filter) -> dict[str, str | bool]:
+    """The filters that are set, without the text."""
     given = {
         field.name: value
         for field in fields(wanted)
         if field.name != "text" and (value := getattr(wanted, field.name)) is not None
     }
-    parameters = {
-        name: str(value) if name == "iteration" else value for name, value in given.items()
-    }
-    return {name: f"{name} = ${name}" for name in given}, parameters
+    return {name: str(value) if name == "iteration" else value for name, value in given.items()}
 
 
-def _query(conditions: Mapping[str, str], known: str, *, searched: bool) -> str:
-    """The page and all counts in one query, so that the judgments are read once."""
-
-    def others(facet: str = "") -> str:
-        return " AND ".join(sql for name, sql in conditions.items() if name != facet) or "true"
-
-    base = _BASE.format(
-        predicted=known, hits=_HITS if searched else "", found=_FOUND if searched else ""
-    )
-    bits = " + ".join(f"{name}::INTEGER * {2**i}" for i, name in enumerate(_MARKS))
-    parts = [
-        _PAGE.format(all=others(), bits=bits),
-        f"SELECT 'total', '', count(*), 0 FROM base WHERE {others()}",
-        *(
-            f"SELECT '{name}', {name}, count(*), 0 FROM base WHERE {others(name)} GROUP BY {name}"
-            for name in _VALUES
-        ),
-        *(
-            f"SELECT '{name}', 'true', count(*), 0 FROM base WHERE {others(name)} AND {name}"
-            for name in _MARKS
-        ),
-    ]
-    return f"WITH {base} " + " UNION ALL ".join(f"({part})" for part in parts)
+def _all(
+    columns: Columns, each: Mapping[str, NDArray[np.bool_]], without: str = ""
+) -> NDArray[np.bool_]:
+    """Which judgments match every filter, or every one but that of a facet or mark."""
+    found = np.ones(len(columns.seq), dtype=bool)
+    for name, matching in each.items():
+        if name != without:
+            found &= matching
+    return found
 
 
-def _row(row: Mapping[str, Any], marks: int) -> Row:
+def _older(db: Database, columns: Columns, before: str | None) -> NDArray[np.bool_] | bool:
+    """Which judgments come after `before` in the list; NotFound if there is none with this id."""
+    if before is None:
+        return True
+    place = db.read(_PLACE, id=before)
+    if not place:
+        raise NotFound(f"there is no judgment {before!r}; list from the beginning")
+    return columns.seq < place[0]["seq"]
+
+
+def _row(row: Mapping[str, Any], columns: Columns, places: Mapping[int, int]) -> Row:
     values: dict[str, Any] = {**row, "prompt": row["prompt"] or ""}
-    values |= {name: bool(marks & 2**i) for i, name in enumerate(_MARKS)}
+    place = places[values.pop("seq")]
+    values |= {name: bool(columns.marks[name][place]) for name in MARKS}
     return Row(**values)
 
 
-def _values(
-    found: Sequence[Mapping[str, Any]], facet: str, names: Mapping[str, str]
-) -> list[Value]:
+def _values(facet: str, counts: Mapping[str, int], names: Mapping[str, str]) -> list[Value]:
     values = [
         Value(
-            value=row["value"],
-            label=names.get(row["value"], row["value"]) if facet == "annotator" else row["value"],
-            count=row["count"],
+            value=value,
+            label=names.get(value, value) if facet == "annotator" else value,
+            count=count,
         )
-        for row in found
-        if row["facet"] == facet
+        for value, count in counts.items()
     ]
     if facet == "iteration":
         return sorted(values, key=lambda each: -int(each.value))
     return sorted(values, key=lambda each: (-each.count, each.label))
-
-
-def _marked(found: Sequence[Mapping[str, Any]], mark: str) -> int:
-    return next((row["count"] for row in found if row["facet"] == mark), 0)

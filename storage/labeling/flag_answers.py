@@ -170,6 +170,6 @@ def flags(db: Database, *, all: bool = False, comparison: str | None = None) -> 
 
 def unjudged(db: Database) -> list[ListedFlag]:
     """Open flags of pairs that nobody has judged, the newest first: no list of judgments has them."""
-    pairs = {row["comparison"] for row in db.read(_UNJUDGED)}
-    found = [each for each in flags(db) if each.comparison in pairs] if pairs else []
-    return found[::-1]
+    found = flags(db)
+    pairs = {row["comparison"] for row in db.read(_UNJUDGED)} if found else set()
+    return [each for each in reversed(found) if each.comparison in pairs]

@@ -15,7 +15,6 @@ from labeler.research import reading
 from labeler.research.tab import Cached
 from storage.browsing.runs import KL, REWARD, Comparison, LastValues, compare, summaries
 from storage.engine.database import Database
-from storage.tables import models
 
 
 def run_routes(db: Database, loop: Loop) -> APIRouter:
@@ -28,8 +27,7 @@ def run_routes(db: Database, loop: Loop) -> APIRouter:
     def listed() -> dict[str, Any]:
         """All runs, the newest first.  A policy's run has its verdict and `people`: its win rate
         against SFT by people's judgments."""
-        rulings = db.read("SELECT count(*) AS n FROM gate_overrides")[0]["n"]
-        report = gate.get(reading.judging_version(db), occasion=(len(models.listing(db)), rulings))
+        report = gate.get(reading.judging_version(db), occasion=reading.gate_occasion(db))
         standings = {each.policy: each for each in report.policies}
         rows = []
         for run in summaries(db, last):

@@ -61,7 +61,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
             lambda: World(
                 db,
                 loop,
-                VerdictsTab(loop),
+                VerdictsTab(db, loop),
                 OverviewTab(db, loop, html_slot(), Eta()),
                 IterationsTab(db),
             )
@@ -170,7 +170,7 @@ def test_what_the_loop_says_of_a_policy_changes_with_the_ruling_and_the_iteratio
 
 
 def test_before_any_policy_there_is_a_word_on_what_comes(world: World):
-    tab = laid_out(lambda: VerdictsTab(RecordingLoop()))
+    tab = laid_out(lambda: VerdictsTab(world.db, RecordingLoop()))
     shown = tab.refresh(None)
     assert "No trained policy yet" in shown[tab.standing]
     assert (shown[tab.curve], shown[tab.board]) == ("", "")
@@ -197,6 +197,17 @@ def test_a_ruling_needs_a_reason_and_carries_the_researchers_name(world: World):
     assert "Rosa" in history
     assert "<img" not in history
     assert [o.researcher for o in policy_judgments.overrides(world.db)] == ["Rosa"]
+
+
+def test_the_report_is_computed_again_only_for_a_judgment_a_model_or_a_ruling(world: World):
+    calls, gate = [], world.loop.gate
+    world.loop.gate = lambda: calls.append(1) or gate()
+    tab = laid_out(lambda: VerdictsTab(world.db, world.loop))
+    assert all("Rosa" not in tab.refresh("policy-1")[tab.standing] for _ in range(3))
+    assert len(calls) == 1
+    policy_judgments.override(world.db, "policy-1", "block", reason="flatters", researcher="Rosa")
+    assert "Rosa ruled “block”" in tab.refresh("policy-1")[tab.standing]
+    assert len(calls) == 2
 
 
 def test_the_history_tells_each_iterations_verdict(world: World):
@@ -227,7 +238,7 @@ def test_models_of_imported_judgments_have_a_leaderboard_by_category(
         "WHERE id IN (SELECT prompt FROM comparisons WHERE arm = 'imported')"
     )
     world.db.write(lambda tx: tx.execute(sql))
-    fresh = laid_out(lambda: VerdictsTab(world.loop))
+    fresh = laid_out(lambda: VerdictsTab(world.db, world.loop))
     shown = fresh.refresh(None)
     text = html.unescape(str(shown[fresh.models]))
     assert "llama" in text

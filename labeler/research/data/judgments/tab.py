@@ -107,7 +107,7 @@ class JudgmentsTab(Tab):
 
     def refresh(self, *values: Any) -> Updates:
         *filters, befores, opened = values
-        return self._show(filters, befores, opened)
+        return self._show(filters, befores, opened) | {self.pair: self._pair(opened)}
 
     def _filter(self, *values: Any) -> Updates:
         *filters, opened = values
@@ -123,7 +123,7 @@ class JudgmentsTab(Tab):
         nothing = dict.fromkeys(_FACETS, _ANY) | {
             "iteration": number if number.isdecimal() else _ANY
         }
-        return self._show(["", *nothing.values(), []], [], "")
+        return self._show(["", *nothing.values(), []], [], "") | {self.pair: self._pair("")}
 
     def _back(self, *values: Any) -> Updates:
         *filters, befores, opened = values
@@ -135,6 +135,7 @@ class JudgmentsTab(Tab):
         return self._show(filters, [*befores, last] if last else befores, opened)
 
     def _show(self, filters: list[Any], befores: list[str], opened: str) -> Updates:
+        """The list; the pair beside it stays."""
         try:
             found = browse(self._db, _filter_of(filters), before=(befores or [None])[-1])
         except (ValueError, NotFound) as error:
@@ -156,7 +157,6 @@ class JudgmentsTab(Tab):
             self.back: gr.Button(interactive=bool(befores)),
             self.forth: gr.Button(interactive=found.after is not None),
             self.befores: befores,
-            self.pair: self._pair(opened),
         }
 
     def _unjudged(self, filters: list[Any], befores: list[str]) -> list[flag_answers.ListedFlag]:

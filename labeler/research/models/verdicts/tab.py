@@ -8,6 +8,7 @@ import gradio as gr
 
 from labeler.html.components import render
 from labeler.ports import Loop
+from labeler.research import reading
 from labeler.research.charts import CHARTS_JS
 from labeler.research.models.verdicts import models_view
 from labeler.research.models.verdicts import view as verdicts_view
@@ -23,6 +24,7 @@ from labeler.research.tab import (
     named_in_address,
     on,
 )
+from storage.engine.database import Database
 from storage.gate_report import GateReport, ModelBoard
 
 ALL = "All categories"
@@ -37,8 +39,10 @@ RULINGS = (
 class VerdictsTab(Tab):
     every = 10
 
-    def __init__(self, loop: Loop) -> None:
+    def __init__(self, db: Database, loop: Loop) -> None:
+        self._db = db
         self._loop = loop
+        self._report = Cached(loop.gate, at_most_every=10)
         self.policy = gr.Dropdown(
             [], label="Policy", show_label=False, container=False, elem_id="policy"
         )
@@ -92,7 +96,9 @@ class VerdictsTab(Tab):
     def refresh(self, chosen: str | None, category: str = ALL) -> Updates:
         """The gate's report on the policy `chosen`, or on the default one if it is unknown, and the
         leaderboard of all models on prompts of a category."""
-        report = self._loop.gate()
+        # Settings count too, but not at once: the report is at most a minute old.
+        version = (reading.judging_version(self._db), _minute())
+        report = self._report.get(version, occasion=reading.gate_occasion(self._db))
         found = verdicts_view.shown_policy(report, chosen)
         return self._all_models(category, report) | {
             self.policy: gr.Dropdown(
@@ -126,7 +132,7 @@ class VerdictsTab(Tab):
         if category not in self._boards:
             wanted = None if category == ALL else category
             self._boards[category] = Cached(lambda: self._loop.model_board(category=wanted))
-        return self._boards[category].get(int(time.monotonic() // 60))
+        return self._boards[category].get(_minute())
 
     def _rule(
         self, policy: str | None, category: str, ruling: str, reason: str, request: gr.Request
@@ -143,3 +149,7 @@ class VerdictsTab(Tab):
         answer = attempt(rule)
         cleared: Updates = {} if answer.refusal else {self.reason: ""}
         return {self.answer: answer.html} | cleared | self.refresh(policy, category)
+
+
+def _minute() -> int:
+    return int(time.monotonic() // 60)
