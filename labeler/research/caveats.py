@@ -3,14 +3,48 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from labeler.html import components
 from labeler.html.components import Markup
 from storage.records import Iteration, ModelVersion
-from storage.reports import RewardFigures, from_json
+from storage.reports import RewardFigures, RewardReport, from_json
 
 FEW = 30
 """With fewer held-out preferences, the 95% interval of an accuracy is at least 30 points wide."""
+
+
+CONTINUES = "Training continues with the policy after the reward model, whatever its verdict."
+
+
+@dataclass(frozen=True)
+class Unready:
+    """A reward model whose report advises against training a policy with it by these `methods`."""
+
+    model: str
+    verdict: str
+    methods: tuple[str, ...]
+    reason: str
+    """The first reason, as a sentence."""
+
+    @property
+    def title(self) -> str:
+        return f"{self.model} is not ready for PPO: {self.verdict}."
+
+
+def unready(report: RewardReport) -> Unready | None:
+    """None for a reward model that is ready, or without a verdict."""
+    found = report.verdict
+    if found is None or found.verdict == "enough for PPO":
+        return None
+    best_of_n = ("best-of-n",) if found.verdict == "keep labeling" else ()
+    reasons = [check.says for check in found.checks if check.known and check.allows != "ppo"]
+    return Unready(
+        report.model or "",
+        found.verdict,
+        ("ppo", "rloo", *best_of_n),
+        components.sentence(reasons[0]) if reasons else "",
+    )
 
 
 def accuracy_caveat(model: ModelVersion | None) -> str:

@@ -16,7 +16,20 @@ const [slider, log] = tools.querySelectorAll("input");
 const reset = tools.querySelector("button");
 element.before(tools);
 
-const { font, color, number, smooth, yRange, logRange, logTicks, logTexts, axis } = window.ksPlotting;
+const { font, color, number, smooth, beyond, yRange, logRange, logTicks, logTexts, axis } = window.ksPlotting;
+
+// Limits beyond the axis, as texts at its ends.
+const drawBeyond = ({ ctx, bbox, scales }, limits) => {
+  const { above, below } = beyond(limits, scales.y);
+  const right = bbox.left + bbox.width - 4 * devicePixelRatio, space = 3 * devicePixelRatio;
+  ctx.fillStyle = color("--ks-soft");
+  ctx.textAlign = "right";
+  for (const [limit, arrow, y, baseline] of [[above, "↑", bbox.top + space, "top"], [below, "↓", bbox.top + bbox.height - space, "bottom"]]) {
+    if (!limit) continue;
+    ctx.textBaseline = baseline;
+    ctx.fillText(`${limit.label} ${arrow}`, right, y);
+  }
+};
 
 const drawLimits = (limits) => (plot) => {
   const { ctx, bbox } = plot;
@@ -25,9 +38,8 @@ const drawLimits = (limits) => (plot) => {
   ctx.lineWidth = 1.25 * devicePixelRatio;
   ctx.setLineDash([5 * devicePixelRatio, 4 * devicePixelRatio]);
   ctx.font = font().replace("11px", `${11 * devicePixelRatio}px`);
-  for (const { value, label } of limits) {
-    const { min, max } = plot.scales.y;
-    if (value < min || value > max) continue;
+  const { min, max } = plot.scales.y;
+  for (const { value, label } of limits.filter(({ value }) => value >= min && value <= max)) {
     const y = plot.valToPos(value, "y", true);
     ctx.beginPath();
     ctx.moveTo(bbox.left, y);
@@ -38,6 +50,7 @@ const drawLimits = (limits) => (plot) => {
     ctx.textBaseline = below ? "top" : "bottom";
     ctx.fillText(label, bbox.left + 6 * devicePixelRatio, y + (below ? 4 : -3) * devicePixelRatio);
   }
+  drawBeyond(plot, limits);
   ctx.restore();
 };
 
@@ -156,7 +169,9 @@ element.addEventListener("pointerleave", () => { pointed = null; });
 element.addEventListener("keydown", (event) => {
   const box = event.target.closest(".ks-uplot"), plot = box && plots.get(box);
   if (!plot || event.ctrlKey || event.metaKey || event.altKey) return;
-  const xs = plot.data[0], { min, max } = plot.scales.x, last = xs.length - 1;
+  const xs = plot.data[0], { min, max } = plot.scales.x;
+  // The axis may reach beyond the last value of a run that goes on.
+  const last = Math.max(...plot.data.slice(1).map((values) => values.findLastIndex((v) => v !== null && v !== undefined)));
   const shown = plot.cursor.left >= 0 ? plot.cursor.idx : null, step = event.shiftKey ? 10 : 1;
   const to = { ArrowLeft: (shown ?? last + 1) - step, ArrowRight: (shown ?? -1) + step, Home: 0, End: last }[event.key];
   const factor = { "+": 0.5, "=": 0.5, "-": 2 }[event.key];

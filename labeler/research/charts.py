@@ -41,10 +41,14 @@ class Series:
 
 @dataclass(frozen=True)
 class Limit:
-    """A horizontal line that the series should not cross."""
+    """A horizontal line that the series should not cross.
+
+    It is drawn if it is near the values, or `always`; otherwise its label is at the end of the axis.
+    """
 
     value: float
     label: str
+    always: bool = False
 
 
 @dataclass(frozen=True)
@@ -61,16 +65,22 @@ class Chart:
 
 
 def group(
-    charts: Sequence[Chart], *, x_title: str = "update", columns: bool = False, tools: bool = False
+    charts: Sequence[Chart],
+    *,
+    x_title: str = "update",
+    columns: bool = False,
+    tools: bool = False,
+    x_end: float | None = None,
 ) -> Markup:
     """Charts that share their x-axis and cursor; empty without a finite value.
 
-    `tools` offers smoothing and a log scale, for the metrics of a run.
+    `tools` offers smoothing and a log scale, for the metrics of a run.  The x-axis reaches to `x_end`,
+    the last step of a run that still goes on, so that it keeps its scale.
     """
     drawn = [chart for chart in charts if any(series.points() for series in chart.series)]
     if not drawn:
         return Markup("")
-    low, high = _step_range(drawn)
+    low, high = _step_range(drawn, x_end)
     return Markup(
         '<div class="ks-charts{}{}" data-low="{}" data-high="{}" data-unit="{}">{}</div>'
     ).format(
@@ -83,9 +93,10 @@ def group(
     )
 
 
-def _step_range(charts: Iterable[Chart]) -> tuple[float, float]:
+def _step_range(charts: Iterable[Chart], end: float | None) -> tuple[float, float]:
     steps = [step for chart in charts for series in chart.series for step in series.steps]
     low, high = min(steps), max(steps)
+    high = high if end is None else max(high, end)
     return (low, high) if high > low else (low - 0.5, high + 0.5)
 
 
@@ -103,7 +114,13 @@ def _figure(chart: Chart, unit: str) -> Markup:
         Markup("").join(
             _key(i, series, len(chart.series) > 1) for i, series in enumerate(chart.series)
         ),
-        " ".join([_titled(chart), *(_summary(series, unit) for series in chart.series)]),
+        " ".join(
+            [
+                _titled(chart),
+                *(_summary(series, unit) for series in chart.series),
+                *(f"Line: {limit.label}." for limit in chart.limits),
+            ]
+        ),
     )
 
 
@@ -144,5 +161,9 @@ def _data(chart: Chart) -> dict[str, Any]:
             for s in chart.series
         ],
         "yTitle": chart.y_title,
-        "limits": [{"value": limit.value, "label": limit.label} for limit in chart.limits],
+        "limits": [
+            {"value": limit.value, "label": limit.label}
+            | ({"always": True} if limit.always else {})
+            for limit in chart.limits
+        ],
     }

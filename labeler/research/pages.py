@@ -90,7 +90,7 @@ def pages(
     return {
         "Overview": {
             "Loop": lambda: OverviewTab(db, loop, top, eta),
-            "Iterations": lambda: IterationsTab(db),
+            "Iterations": lambda: IterationsTab(db, loop),
             "Settings": SettingsTab,
         },
         "Runs": {"Run": lambda: RunsTab(db, loop, top, eta), "Compare": lambda: CompareTab()},

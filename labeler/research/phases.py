@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from labeler.html import components
 from labeler.html.components import Markup
 from storage.records import Phase, Run
+from storage.tables import runs
 
 PHASES: tuple[tuple[Phase, str], ...] = (
     ("sampling", "Sample"),
@@ -46,6 +47,16 @@ def opening(stage_or_phase: str) -> str:
 def phase_title(phase: Phase) -> str:
     """The name of a phase."""
     return dict(PHASES)[phase]
+
+
+def capitalized(method: str) -> str:
+    """A method's name at the start of a label: ``Best-of-N``."""
+    return method[:1].upper() + method[1:]
+
+
+def run_title(run: Run) -> str:
+    """The stage of a run; for the policy stage its method."""
+    return capitalized(runs.name(run)) if run.stage == "policy" else STAGE_LABELS[run.stage]
 
 
 SEE_LOG = "The Runs page shows its log."

@@ -27,13 +27,24 @@ window.ksPlotting = (() => {
   // Whether two values differ by more than the rounding of a smoothed constant.
   const differ = (low, high) => high - low > 1e-9 * Math.abs(high);
 
-  // A range with all values, the limits near them, and some space.
+  // The nearest limits beyond both ends of the axis, unless a limit is drawn toward that end.
+  const beyond = (limits, { min, max }) => {
+    const middle = (min + max) / 2, drawn = limits.filter(({ value }) => value >= min && value <= max);
+    const above = limits.filter(({ value }) => value > max).sort((a, b) => a.value - b.value);
+    const below = limits.filter(({ value }) => value < min).sort((a, b) => b.value - a.value);
+    return {
+      above: drawn.some(({ value }) => value > middle) ? undefined : above[0],
+      below: drawn.some(({ value }) => value < middle) ? undefined : below[0],
+    };
+  };
+
+  // A range with all values, the limits near them or always shown, and some space.
   const yRange = (limits) => (_plot, min, max) => {
     if (min === null) return [0, 1];
     let low = min, high = max;
     const reach = Math.max(high - low, 0.25 * Math.max(Math.abs(low), Math.abs(high)));
-    for (const { value } of limits) {
-      if (value >= min - reach && value <= max + reach) {
+    for (const { value, always } of limits) {
+      if (always || (value >= min - reach && value <= max + reach)) {
         low = Math.min(low, value);
         high = Math.max(high, value);
       }
@@ -47,8 +58,8 @@ window.ksPlotting = (() => {
   const logRange = (limits) => (_plot, min, max) => {
     if (min === null) return [1, 10];
     let low = min, high = max;
-    for (const { value } of limits) {
-      if (value >= min / 2 && value <= max * 2) [low, high] = [Math.min(low, value), Math.max(high, value)];
+    for (const { value, always } of limits) {
+      if (value > 0 && (always || (value >= min / 2 && value <= max * 2))) [low, high] = [Math.min(low, value), Math.max(high, value)];
     }
     const space = (high / low) ** 0.06;
     return differ(low, high) ? [low / space, high * space] : [low / 2, high * 2];
@@ -93,5 +104,5 @@ window.ksPlotting = (() => {
     ...more,
   });
 
-  return { font, color, number, smooth, yRange, logRange, logTicks, logTexts, axis };
+  return { font, color, number, smooth, beyond, yRange, logRange, logTicks, logTexts, axis };
 })();

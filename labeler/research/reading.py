@@ -118,6 +118,8 @@ class State:
     """Pairs that still need a judgment."""
     cancelling: bool = False
     """Whether `run` is being cancelled."""
+    method: str = ""
+    """What trains or trained the iteration's policy, such as DPO; empty before that stage."""
     recent_labels: int = 0
     """Labels of the current iteration in the last `PACE_WINDOW`."""
     first_label: datetime | None = None
@@ -145,7 +147,8 @@ def state(db: Database, *, midnight: datetime, moment: datetime | None = None) -
         (i for i in listed if policy and i.policy_produced == policy.id and i.evaluation), None
     )
     labels = _labels(db, current, midnight, (moment or now()) - PACE_WINDOW)
-    run = latest_run(runs.listing(db, iteration=current.number) if current else [])
+    started = runs.listing(db, iteration=current.number) if current else []
+    run = latest_run(started)
     return State(
         iteration=current,
         labels=labels.labels,
@@ -157,6 +160,7 @@ def state(db: Database, *, midnight: datetime, moment: datetime | None = None) -
         policy=policy,
         reward_model=_reward_model(current, versions),
         run=run,
+        method=runs.methods_used(started).get(current.number, "") if current else "",
         new_labels=snapshots.new_in(db, current.number) if current else None,
         waiting=snapshots.waiting(db, settings.learn_from(db)),
         open_pairs=queue.unfinished(db),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from labeler.html import components
 from labeler.html.components import Markup, render
 from labeler.research import reading
-from labeler.research.phases import STAGE_LABELS, STATUS_TONES, has_stopped, phase_title
+from labeler.research.phases import STATUS_TONES, capitalized, has_stopped, phase_title, run_title
 from labeler.research.reading import State
 from storage.engine.database import Database
 from storage.labeling.queue import midnight
@@ -40,6 +40,8 @@ def top(state: State, workspace: str, *, trouble: str | None = None) -> Markup:
     where = Markup("")
     if state.iteration:
         doing = phase_title(state.iteration.phase)
+        if state.iteration.phase == "policy" and state.method:
+            doing = capitalized(state.method)
         halted = has_stopped(state.run) and state.iteration.phase != "labeling"
         tone: components.Tone = "warn" if state.cancelling else "info"
         text = f"Iteration {state.iteration.number} · {doing}"
@@ -49,7 +51,7 @@ def top(state: State, workspace: str, *, trouble: str | None = None) -> Markup:
         elif state.cancelling:
             text += ": cancelling"
         running = state.run is not None and state.run.status == "running"
-        said = f"{STAGE_LABELS[state.run.stage]} {state.run.status}" if state.run else ""
+        said = f"{run_title(state.run)} {state.run.status}" if state.run else ""
         where = Markup('<span id="ks-state" data-state="{}" data-running="{}">{}</span>').format(
             said if running or halted else "",
             str(running).lower(),

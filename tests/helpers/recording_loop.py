@@ -47,7 +47,7 @@ class RecordingLoop:
     def settings(self) -> list[SettingView]:
         return [
             SettingView(
-                name="optimize.method", value="ppo", default="ppo", choices=("ppo", "dpo"), basic={"ppo": 0, "dpo": 0},
+                name="optimize.method", value="ppo", default="ppo", choices=("ppo", "dpo", "best-of-n"), basic={"ppo": 0, "dpo": 0, "best-of-n": 0},
                 label="Method", group="Method", help="Method that makes the policy.",
             ),
             SettingView(

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import random
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -82,6 +82,17 @@ FITTED = [
      "with_model": 0.5 + slope / 6, "with_model_expected": 0.5 + slope / 5}
     for i, (slope, bias) in enumerate([(1.3, 0.05), (1.1, -0.1), (0.9, 0.0), (-0.6, 0.1), (0.1, 2.4)])
 ]  # fmt: skip
+COURSES = {
+    "dpo": (
+        ("train/loss", 0.69, -0.2),
+        ("dpo/margin", 0.0, 1.5),
+        ("dpo/accuracy", 0.5, 0.3),
+        ("train/lr", 1e-5, 0.0),
+    ),
+    "rloo": (("reward/mean", 0.0, 1.0), ("kl/reference", 0.0, 5.0), ("train/loss", 0.1, -0.05)),
+    "best-of-n": (("best_of_n/reward", 0.0, 1.2), ("best_of_n/kl_bound", 0.0, 2.4)),
+}
+"""Metrics of the other methods: name, first value, change in 30 steps."""
 REWARDS = {"reference": 0.0, "previous": 0.45, "policy": 0.9}
 
 
@@ -93,14 +104,15 @@ class Seeding:
         self.coin = random.Random(seed)
         self.begun = begun or now() - timedelta(days=2)
 
-    def history(self, *, finished: int = 2, labels: int = 120) -> None:
-        """`finished` whole iterations, and one that is being labeled."""
+    def history(self, *, finished: int = 2, labels: int = 120, methods: Sequence[str] = ()) -> None:
+        """`finished` whole iterations, and one that is being labeled; `methods` trained the policies,
+        by default PPO."""
         self.people()
         self.prompts()
         self.reference()
         for number in range(1, finished + 1):
             self.sample_and_label(number, labels=labels, wanted=labels)
-            self.train(number)
+            self.train(number, *methods[number - 1 : number])
             self.evaluate(number, labels=labels)
         number = finished + 1
         self.iteration(number, "labeling", labels)
@@ -218,7 +230,7 @@ class Seeding:
             )
         )  # fmt: skip
 
-    def train(self, number: int) -> None:
+    def train(self, number: int, method: str = "ppo") -> None:
         ids = [row["id"] for row in self.db.read("SELECT id FROM current_judgments")]
         snapshot = Snapshot(hash=f"s-{number}-{len(ids)}", iteration=number, judgments=tuple(ids))
         self.db.write(lambda tx: tx.store(snapshot))
@@ -250,13 +262,25 @@ class Seeding:
                 summary=summary,
             ),
         )  # fmt: skip
-        self.run(number, "policy", "succeeded", minutes=6)
-        self.ppo_events(f"run-{number}-policy", updates=100)
+        config = {"optimize": {"method": method}}
+        self.run(number, "policy", "succeeded", minutes=6, config=config)
+        if method == "ppo":
+            self.ppo_events(f"run-{number}-policy", updates=100)
+        else:
+            self.metrics(
+                f"run-{number}-policy",
+                [
+                    (name, step, start + change * step / 30)
+                    for name, start, change in COURSES[method]
+                    for step in range(1, 31)
+                ],
+            )
         models.add(
             self.db,
             ModelVersion(
                 id=f"policy-{number}", role="policy", name=f"policy-{number}", parent="sft-1",
                 iteration=number, run=f"run-{number}-policy", reward_model=f"reward-{number}",
+                summary={"method": method},
             ),
         )  # fmt: skip
 
@@ -347,6 +371,20 @@ class Seeding:
                 scores.append({"completion": made.id, "reward": reward})
         pd.DataFrame(answers).to_parquet(outputs / "completions.parquet", index=False)
         pd.DataFrame(scores).to_parquet(outputs / "scores.parquet", index=False)
+        figures = [("policy", number), ("reference", 0)]
+        if number > 1:
+            figures.append(("previous", number - 1))
+        self.metrics(
+            run.id,
+            [
+                (f"evaluate/{role}/{name}", 0, value)
+                for role, made in figures
+                for name, value in (
+                    ("reward", 0.4 + 0.3 * made if made else 0.0), ("kl", 3.1 * made),
+                    ("length", 44.0 + made), ("distinct", 0.6 - 0.02 * made), ("unique", 1.0),
+                )
+            ] + [("evaluate/win_rate", 0, 0.62 + 0.06 * number)],
+        )  # fmt: skip
         self.iteration(
             number, "done", labels,
             reward_model=f"reward-{number}", policy_produced=f"policy-{number}",
@@ -354,9 +392,12 @@ class Seeding:
             evaluation={
                 "policy": {"reward": 0.4 + 0.3 * number, "kl": 3.1 * number, "length": 44 + number},
                 "reference": {"reward": 0.0, "kl": 0.0, "length": 41},
+                **({"previous": {"reward": 0.1 + 0.3 * number, "kl": 3.1 * (number - 1), "length": 43 + number}}
+                   if number > 1 else {}),
                 "win_rate_reward_model": 0.62 + 0.06 * number,
                 "win_rate_against_reference": {
-                    "win_rate": 0.62 + 0.06 * number, "low": 0.55, "high": 0.81,
+                    "win_rate": 0.62 + 0.06 * number, "low": 0.52 + 0.06 * number,
+                    "high": min(1.0, 0.71 + 0.06 * number),
                     "comparisons": 200, "prompts": 200,
                 },
             },

@@ -60,7 +60,7 @@ def all_tabs(db: Database, loop: RecordingLoop) -> Tabs:
         lambda: Tabs(
             loop=loop,
             overview=OverviewTab(db, loop, top := html_slot(), Eta()),
-            iterations=IterationsTab(db),
+            iterations=IterationsTab(db, loop),
             runs=RunsTab(db, loop, top, Eta()),
             samples=SamplesTab(db),
             lineage=LineageTab(db),

@@ -11,9 +11,10 @@ from fastapi import APIRouter, Body, Request
 
 from labeler.ports import Loop
 from labeler.research.api.bodies import PREFIX, Overrides, person
+from labeler.research.caveats import CONTINUES, unready
 from labeler.research.phases import STAGE_LABELS, reading_name
 from storage.engine.database import Database
-from storage.reports import SettingView, Stopped, WorkspaceSettings
+from storage.reports import RewardReport, SettingView, Stopped, WorkspaceSettings
 from storage.tables import iterations, run_settings, runs
 
 
@@ -39,6 +40,25 @@ class TrainForm:
     last: str | None
     """The name of the last training, to which `last` of each setting belongs."""
     settings: list[SettingView]
+    caution: Caution | None
+    """About the newest reward model, if the training or stage would use such a one."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Caution:
+    """A warning that the form shows for these methods."""
+
+    methods: tuple[str, ...]
+    title: str
+    body: str
+
+
+def _caution(report: RewardReport, stopped: Stopped | None) -> Caution | None:
+    found = unready(report)
+    if found is None or (stopped and stopped.stage not in ("reward", "policy")):
+        return None
+    what = "This stage uses it." if stopped and stopped.stage == "policy" else CONTINUES
+    return Caution(methods=found.methods, title=found.title, body=f"{found.reason} {what}".strip())
 
 
 def settings_routes(db: Database, loop: Loop) -> APIRouter:
@@ -74,6 +94,7 @@ def settings_routes(db: Database, loop: Loop) -> APIRouter:
             flag=reading_name(stopped.flag) if stopped else "",
             last=f"{runs.name(last)}, iteration {last.iteration}" if last else None,
             settings=loop.settings(),
+            caution=_caution(loop.reports.report(), stopped),
         )
 
     return routes

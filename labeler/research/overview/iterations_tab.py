@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from labeler.html.components import render
+from labeler.ports import Loop
+from labeler.research import reading
 from labeler.research.charts import CHARTS_JS
 from labeler.research.models.verdicts import view as verdicts_view
 from labeler.research.overview import iterations_view
-from labeler.research.tab import Tab, Updates, html_slot
+from labeler.research.tab import Cached, Tab, Updates, html_slot
 from storage import worker_files
 from storage.engine.database import Database
 from storage.tables import iterations, models, policy_judgments, runs
 
 
 class IterationsTab(Tab):
-    def __init__(self, db: Database) -> None:
+    def __init__(self, db: Database, loop: Loop) -> None:
         self._db = db
+        self._gate = Cached(loop.gate, at_most_every=10)
         self.table = html_slot(elem_id="iterations")
         self.charts = html_slot(js_on_load=CHARTS_JS)
         self.rulings = html_slot(elem_id="rulings")
@@ -31,8 +34,12 @@ class IterationsTab(Tab):
             and (worked := runs.working_seconds(self._db, run)) is not None
         }
         labels = worker_files.labels_by_arm(self._db)
+        version = reading.judging_version(self._db)
+        gate = self._gate.get(version, occasion=reading.gate_occasion(self._db))
         return {
-            self.table: render(iterations_view.table(listed, labels, by_id, listed_runs, seconds)),
-            self.charts: render(iterations_view.charts(listed, listed_runs)),
+            self.table: render(
+                iterations_view.table(listed, labels, by_id, listed_runs, seconds, gate)
+            ),
+            self.charts: render(iterations_view.charts(listed, listed_runs, by_id, gate)),
             self.rulings: render(verdicts_view.rulings(policy_judgments.overrides(self._db))),
         }

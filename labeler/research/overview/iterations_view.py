@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from labeler.html import components
@@ -12,11 +14,11 @@ from labeler.research.caveats import cautions
 from labeler.research.charts import Chart, Series, group
 from labeler.research.models.verdicts import view as verdicts_view
 from labeler.research.phases import STATUS_TONES, has_stopped, phase_title
+from labeler.research.plots import Axis, Plot, PlotPoint, draw
 from labeler.research.reading import latest_run
-from storage.gate_report import GateReport
+from storage.gate_report import GateReport, Standing
 from storage.records import Iteration, ModelVersion, Run
 from storage.reports import Evaluation, RewardFigures, from_json
-from storage.tables.iterations import candidate_of
 from storage.tables.run_settings import Changed, changed_in_all
 from storage.tables.runs import count_attempts, methods_used, name
 
@@ -32,11 +34,11 @@ _COLUMNS = (
     Column("Reward", "right", "Mean reward of the new policy on held-out prompts, by this "
            "iteration's reward model. Iterations are not on the same scale."),
     Column("KL", "right", "KL from SFT to the new policy, nats per response."),
+    Column("Verdict", "left", "The promotion gate's verdict on the policy that this iteration made. "
+           "Below: the share of people's judgments that prefer it to SFT, with its 95% interval. "
+           "People judge it in the next iteration."),
     Column("Wins, by reward model", "right", "Share of held-out prompts on which the reward model "
            "prefers the new policy to SFT; ties count half. Below: the 95% interval."),
-    Column("Verdict", "left", "The promotion gate's verdict on the policy that the iteration compared "
-           "with SFT, by people's judgments, as last stored: after the reward stage, and when the next "
-           "iteration begins."),
     Column("Length", "right", "Mean tokens per response of the new policy."),
     Column("Time", "right", "From the first sample to the end of the evaluation, including labeling "
            "and waiting. Below: training of reward model and policy, with stopped attempts."),
@@ -49,6 +51,7 @@ def table(
     versions: Mapping[str, ModelVersion],
     runs: Sequence[Run],
     worked: Mapping[str, float],
+    gate: GateReport,
 ) -> Markup:
     """A row for each iteration, the newest first.
 
@@ -59,14 +62,14 @@ def table(
         return components.empty("No iterations yet", "Each iteration will have a row here.")
     methods = methods_used(runs)
     newest_first = sorted(iterations, key=lambda i: -i.number)
-    known = {iteration.number: iteration for iteration in iterations}
+    standings = _standings(newest_first, versions, gate)
     rows = [
         (
             components.figure(components.number(each.number), methods.get(each.number, "")),
             *_row(
                 each,
                 versions.get(each.reward_model or ""),
-                candidate_of(each, known.get(each.number - 1)),
+                standings.get(each.number),
                 labels.get(each.number, {}),
                 [run for run in runs if run.iteration == each.number],
                 worked,
@@ -163,7 +166,7 @@ def _differences(changed: Sequence[Changed]) -> Markup | str:
 def _row(
     iteration: Iteration,
     reward: ModelVersion | None,
-    candidate: str | None,
+    standing: Standing | None,
     labels: Mapping[str, int],
     runs: Sequence[Run],
     worked: Mapping[str, float],
@@ -183,8 +186,8 @@ def _row(
         components.percent(accuracy, 1),
         components.signed(found.policy.reward),
         kl(found),
+        _verdict(standing),
         _wins(found),
-        verdicts_view.verdict_of(iteration, candidate),
         components.number(found.policy.length),
         components.figure(
             components.duration((ended - iteration.created_at).total_seconds() if ended else None),
@@ -197,6 +200,32 @@ def _labels(by_arm: Mapping[str, int], wanted: int) -> Markup:
     arms = sorted(by_arm.items(), key=lambda arm: -arm[1])
     shares = " · ".join(f"{arm} {count:,}" for arm, count in arms)
     return components.figure(f"{sum(by_arm.values()):,} of {wanted:,}", shares)
+
+
+def _standings(
+    iterations: Sequence[Iteration], versions: Mapping[str, ModelVersion], gate: GateReport
+) -> Mapping[int, Standing]:
+    """By iteration, the standing of the policy that it made."""
+    by_policy = {each.policy: each for each in gate.policies}
+    made = {
+        i.number: versions[i.policy_produced].name
+        for i in iterations
+        if i.policy_produced and i.policy_produced in versions
+    }
+    return {number: by_policy[name] for number, name in made.items() if name in by_policy}
+
+
+def _verdict(standing: Standing | None) -> Markup:
+    """The verdict and people's win rate; a dash while nobody has judged the policy."""
+    if standing is None or (standing.win_rate is None and standing.ruling is None):
+        return Markup(components.DASH)
+    rate = standing.win_rate
+    by_people = (
+        f"people {components.percent(rate.win_rate)}, {components.interval(rate.low, rate.high)}"
+        if rate
+        else ""
+    )
+    return components.figure(verdicts_view.badge(standing.verdict), by_people)
 
 
 def _wins(found: Evaluation) -> Markup:
@@ -214,26 +243,116 @@ def _phase(iteration: Iteration, run: Run | None) -> Markup:
     return components.badge(name, "info", dot=True)
 
 
-def charts(iterations: Sequence[Iteration], runs: Sequence[Run]) -> Markup:
-    """Win rate, KL and length by iteration, one line per method; empty for a single iteration."""
+def charts(
+    iterations: Sequence[Iteration],
+    runs: Sequence[Run],
+    versions: Mapping[str, ModelVersion],
+    gate: GateReport,
+) -> Markup:
+    """Win rates by people and by the reward models, KL and length by iteration; empty for a single
+    iteration.
+
+    No line joins win rates: each is by other judges, or by another reward model.
+    """
     finished = sorted((i for i in iterations if i.evaluation), key=lambda i: i.number)
     if len(finished) < 2:
         return Markup("")
-    found = [(i.number, from_json(Evaluation, i.evaluation)) for i in finished]
-    plans = (
-        ([(n, e.win_rate_reward_model) for n, e in found], "Wins, by the reward model",
-         "% of prompts", 100, "Share of held-out prompts on which it prefers the policy to SFT."),
-        ([(n, e.policy.kl) for n, e in found], "KL from SFT",
-         "nats per response", 1, "Mean over held-out prompts."),
-        ([(n, e.policy.length) for n, e in found], "Response length",
-         "tokens", 1, "Mean over held-out prompts."),
-    )  # fmt: skip
+    found = [(i, from_json(Evaluation, i.evaluation)) for i in finished]
     methods = methods_used(runs)
+    return components.stack(
+        components.side_by_side(
+            _people_plot(finished, _standings(finished, versions, gate), methods),
+            _reward_model_plot(found, versions, methods),
+        ),
+        _courses(found, methods),
+    )
+
+
+def _people_plot(
+    iterations: Sequence[Iteration], standings: Mapping[int, Standing], methods: Mapping[int, str]
+) -> Markup:
+    points = [
+        _point(i.number, rate.win_rate, rate.low, rate.high, f"{rate.comparisons:,} judgments")
+        for i in iterations
+        if (standing := standings.get(i.number)) and (rate := standing.win_rate)
+    ]
+    if not points:
+        return components.empty(
+            "No win rates by people yet", "Annotators compare each new policy with SFT."
+        )
+    help = "Share of people's judgments that prefer the iteration's policy to SFT, with its 95% interval."
+    return _wins_plot("Wins against SFT, by people", iterations, points, methods, help)
+
+
+def _reward_model_plot(
+    found: Sequence[tuple[Iteration, Evaluation]],
+    versions: Mapping[str, ModelVersion],
+    methods: Mapping[int, str],
+) -> Markup:
+    points = []
+    for iteration, evaluation in found:
+        wins, rate = evaluation.win_rate_reward_model, evaluation.win_rate_against_reference
+        if wins is not None:
+            judge = versions.get(iteration.reward_model or "")
+            low, high = (rate.low, rate.high) if rate else (wins, wins)
+            by = f"by {judge.name}" if judge else "by its reward model"
+            points.append(_point(iteration.number, wins, low, high, by))
+    if not points:
+        return Markup("")
+    help = (
+        "Share of held-out prompts on which the iteration's own reward model prefers its policy to "
+        "SFT, with its 95% interval. Different reward models are different judges, so the dots are "
+        "not joined."
+    )
+    title = "Wins against SFT, by each iteration's reward model"
+    return _wins_plot(title, [iteration for iteration, _ in found], points, methods, help)
+
+
+def _point(number: int, wins: float, low: float, high: float, by: str) -> PlotPoint:
+    told = f"{components.percent(wins)} ({components.interval(low, high)}), {by}"
+    return PlotPoint(number, wins, low, high, told)
+
+
+def _wins_plot(
+    title: str,
+    iterations: Sequence[Iteration],
+    points: Sequence[PlotPoint],
+    methods: Mapping[int, str],
+    help: str,
+) -> Markup:
+    """Dots with intervals over all `iterations`; a dot's tooltip names its iteration and method."""
+    numbers = [iteration.number for iteration in iterations]
+    every = math.ceil(len(numbers) / _MOST_LABELS)
+    x = Axis(
+        numbers[0] - 1,
+        numbers[-1] + 0.5,
+        [(number, str(number)) for number in numbers[::every]],
+        "iteration",
+    )
+    told = [
+        replace(p, says=f"Iteration {p.x:g}, {methods.get(int(p.x), 'PPO')}: {p.says}")
+        for p in points
+    ]
+    chance = [([(x.low, 0.5), (x.high, 0.5)], "ks-guide")]
+    return draw(Plot(title, x, _SHARES, told, help, lines=chance, notes=[(0.5, "as good as SFT")]))
+
+
+_MOST_LABELS = 12
+_SHARES = Axis(0, 1, [(n / 4, f"{25 * n}%") for n in range(5)], "win rate")
+
+
+def _courses(found: Sequence[tuple[Iteration, Evaluation]], methods: Mapping[int, str]) -> Markup:
+    """KL and length by iteration, a line for each method."""
+    plans = (
+        ([(i.number, e.policy.kl) for i, e in found], "KL from SFT", "nats per response"),
+        ([(i.number, e.policy.length) for i, e in found], "Response length", "tokens"),
+    )
     drawn = []
-    for values, title, y_title, factor, help in plans:
-        points = [(number, factor * value) for number, value in values if value is not None]
+    for values, title, y_title in plans:
+        points = [(number, value) for number, value in values if value is not None]
         if len(points) >= 2:
-            drawn.append(Chart(title, _by_method(points, methods), help, y_title=y_title))
+            series = _by_method(points, methods)
+            drawn.append(Chart(title, series, "Mean over held-out prompts.", y_title=y_title))
     return group(drawn, x_title="iteration", columns=True) if drawn else Markup("")
 
 

@@ -12,6 +12,7 @@ drawer.innerHTML = `<form method="dialog">
     <button type="button" class="ks-close" aria-label="Close">×</button></header>
   <div class="ks-drawer-body">
     <div class="ks-why" hidden></div>
+    <div class="ks-caution" aria-live="polite" hidden></div>
     <label class="ks-preset">Preset <select></select></label>
     <div class="ks-main"></div>
     <section class="ks-more" hidden><h3>Other settings</h3><div></div></section>
@@ -26,7 +27,7 @@ drawer.innerHTML = `<form method="dialog">
 document.querySelector("#train-drawer")?.remove(); // Gradio can run this script again
 document.querySelector(".gradio-container .contain").append(drawer); // Gradio limits media queries to it
 const find = (selector) => drawer.querySelector(selector);
-const [title, detail, why, preset, main, more, search, found, since, answer, start] = ["h2", "header p", ".ks-why", ".ks-preset select",
+const [title, detail, why, caution, preset, main, more, search, found, since, answer, start] = ["h2", "header p", ".ks-why", ".ks-caution", ".ks-preset select",
   ".ks-main", ".ks-more", "#train-search", "#train-found", ".ks-since", ".ks-answer-slot", "#train-start"].map(find);
 
 let form = null; // of /research/api/loop/form
@@ -70,6 +71,9 @@ function layOut() {
   place(main, names);
   place(more.lastElementChild, others);
   more.hidden = !others.length;
+  const warns = form.caution?.methods.includes(method);
+  caution.hidden = !warns;
+  caution.replaceChildren(...(warns ? [note("warn", form.caution.title, form.caution.body)] : []));
   compare();
 }
 

@@ -9,6 +9,7 @@ from datetime import datetime
 
 from labeler.html import components
 from labeler.html.components import Markup
+from labeler.research.caveats import CONTINUES, unready
 from labeler.research.models.reward.view import TONES
 from labeler.research.models.verdicts import view as verdicts_view
 from labeler.research.overview import iterations_view
@@ -43,19 +44,15 @@ def summaries(
 def not_ready(state: State, report: RewardReport) -> Markup:
     """A warning that the policy is trained with a reward model that its report advises against."""
     phase = state.iteration.phase if state.iteration else None
-    found = report.verdict
-    if phase not in ("labeling", "policy") or found is None or found.verdict == "enough for PPO":
+    found = unready(report)
+    if phase not in ("labeling", "policy") or found is None:
         return Markup("")
-    reason = next(
-        (check.says for check in found.checks if check.known and check.allows != "ppo"), ""
-    )
     if phase == "policy":
-        title = f"{report.model} is not ready for PPO, and the policy is trained with it."
+        title = f"{found.model} is not ready for PPO, and the policy is trained with it."
         advice = "You can cancel the stage on the Runs page and label more."
     else:
-        title = f"{report.model} is not ready for PPO: {found.verdict}."
-        advice = "Training continues with PPO after the reward model, whatever its verdict."
-    return components.note("warn", title, f"{components.sentence(reason)} {advice}")
+        title, advice = found.title, CONTINUES
+    return components.note("warn", title, f"{found.reason} {advice}")
 
 
 def _tile(title: str, address: str, value: object, badge: object, *details: object) -> Markup:

@@ -13,6 +13,7 @@ from labeler.research.phases import (
     nothing_new,
     opening,
     reading_name,
+    run_title,
     stopping,
 )
 from labeler.research.reading import State
@@ -20,8 +21,11 @@ from storage.records import Iteration, Run
 from storage.reports import Stopped
 
 
-def stepper(iteration: Iteration | None, run: Run | None) -> Markup:
-    """The phases of the iteration in a row: done, current or stopped, and next."""
+def stepper(iteration: Iteration | None, run: Run | None, method: str = "") -> Markup:
+    """The phases of the iteration in a row: done, current or stopped, and next.
+
+    `method` is what trains or trained the policy.
+    """
     current = iteration.phase if iteration else None
     index = next((i for i, (phase, _) in enumerate(PHASES) if phase == current), -1)
     items = []
@@ -29,6 +33,8 @@ def stepper(iteration: Iteration | None, run: Run | None) -> Markup:
         past = i < index or phase == current == "done"
         state = "past" if past else "now" if i == index else "next"
         mark = "✓" if past else str(i + 1)
+        if phase == "policy" and method:
+            title = f"{title} ({method})"
         here = Markup(' aria-current="step"') if state == "now" else ""
         if state == "now" and run is not None and has_stopped(run) and phase != "labeling":
             state, mark = f"stopped ks-{STATUS_TONES[run.status]}", "!"
@@ -50,7 +56,7 @@ def headline(state: State) -> Markup:
     show = state.run is not None and state.run.status != "succeeded" and not left
     return components.card(
         components.heading(title, detail),
-        stepper(state.iteration, state.run),
+        stepper(state.iteration, state.run, state.method),
         _run_line(state.run, state.cancelling) if state.run and show else "",
     )
 
@@ -58,7 +64,7 @@ def headline(state: State) -> Markup:
 def _run_line(run: Run, cancelling: bool) -> Markup:
     doing = stopping(run) if cancelling else run.message or run.status
     bar = components.bar(run.progress, tone=STATUS_TONES[run.status], label=STAGE_LABELS[run.stage])
-    line = components.detail(f"{STAGE_LABELS[run.stage]}: {doing}")
+    line = components.detail(f"{run_title(run)}: {doing}")
     return Markup('<div class="ks-run-line">{}{}</div>').format(bar, line)
 
 

@@ -12,7 +12,7 @@ from labeler.html import components
 from labeler.html.components import render
 from labeler.ports import Loop
 from labeler.research.charts import CHARTS_JS, group
-from labeler.research.phases import STAGE_LABELS, nothing_new
+from labeler.research.phases import nothing_new, run_title
 from labeler.research.reading import latest_run
 from labeler.research.runs import resources_view
 from labeler.research.runs import view as runs_view
@@ -22,7 +22,16 @@ from labeler.research.top import headline
 from storage.engine.database import Database
 from storage.errors import NotFound
 from storage.records import MAX_RUN_NAME, MAX_RUN_NOTE, Run, RunLabel, now
-from storage.tables import prompts, run_labels, run_resources, run_settings, runs, snapshots
+from storage.reports import Evaluation, from_json
+from storage.tables import (
+    iterations,
+    prompts,
+    run_labels,
+    run_resources,
+    run_settings,
+    runs,
+    snapshots,
+)
 
 LATEST = "latest"
 """The choice that follows the newest run."""
@@ -187,7 +196,8 @@ class RunsTab(Tab):
     def _events(self, run: Run) -> Updates:
         known, kind = self._loop.metric_help(), runs.kind(run)
         found = runs_view.series_by_name(runs.metrics(self._db, run.id))
-        main, rest, others = runs_view.charts(kind, found, known)
+        main, rest, others = runs_view.charts(kind, found, known, run.config)
+        planned = runs_view.planned_updates(run)
         unit = runs_view.unit(kind)
         notes = runs.notes(self._db, run.id)
         red = [n for n in notes if n.kind in ("flag", "warning")]
@@ -199,15 +209,24 @@ class RunsTab(Tab):
         return {
             self.charts: render(
                 components.stack(
-                    group(main, x_title=unit, tools=True),
-                    group(rest, x_title=unit, columns=True, tools=True),
-                    runs_view.results(kind, found, known),
+                    group(main, x_title=unit, tools=True, x_end=planned),
+                    group(rest, x_title=unit, columns=True, tools=True, x_end=planned),
+                    runs_view.results(kind, found, known, self._evaluation(run)),
                 )
             ),
-            self.others: render(group(others, x_title=unit, columns=True, tools=True)),
+            self.others: render(
+                group(others, x_title=unit, columns=True, tools=True, x_end=planned)
+            ),
             self.flags: render(components.stack(again, runs_view.flags(red, unit=unit))),
             self.samples: render(runs_view.samples(samples, asked, unit=unit)),
         }
+
+    def _evaluation(self, run: Run) -> Evaluation | None:
+        """What the run found, if it is the evaluation of its iteration."""
+        if run.stage != "evaluate" or run.status != "succeeded":
+            return None
+        found = iterations.get(self._db, run.iteration).evaluation
+        return from_json(Evaluation, found) if found else None
 
     def _log(self, run: Run) -> str:
         try:
@@ -269,11 +288,11 @@ def _choices(
 
 
 def _label(run: Run, moment: datetime, name: str) -> str:
-    """``Policy · iteration 2 · 14:05``; with the date of an earlier day, the attempt, and if it failed."""
+    """``DPO · iteration 2 · 14:05``; with the date of an earlier day, the attempt, and if it failed."""
     today = run.created_at.date() == moment.date()
     parts = [
         *([name] if name else []),
-        STAGE_LABELS[run.stage],
+        run_title(run),
         f"iteration {run.iteration}",
         run.created_at.strftime("%H:%M" if today else "%b %d, %H:%M"),
     ]

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from labeler.html import components
@@ -14,7 +15,10 @@ from labeler.html.components import Column, Markup
 from labeler.research.charts import Chart, Limit, Series
 from labeler.research.phases import STAGE_LABELS, STATUS_TONES, reading_name, stopping
 from labeler.research.runs.eta import NEARLY_DONE, about
+from labeler.research.runs.evaluation_view import evaluated
+from labeler.research.runs.limits import limits
 from storage.records import Prompt, Run, RunLabel, RunNote
+from storage.reports import Evaluation
 from storage.tables import runs
 from storage.tables.run_resources import ResourceUse
 from storage.tables.run_settings import Changed, settings_of
@@ -38,7 +42,6 @@ _KL = Plan(
     "KL to the reference",
     [("kl/reference", "KL")],
     "nats per response",
-    [Limit(10, "warning above 10")],
 )
 _LOSS = Plan("Loss", [("train/loss", "loss")], "loss")
 _OPTIMIZER = (
@@ -63,41 +66,24 @@ _PPO_REST = (
     Plan("Total reward", [("reward/total", "total reward")], "per response"),
     Plan("Policy loss", [("policy/loss", "policy")], "loss"),
     Plan("Value loss", [("value/loss", "value")], "loss"),
-    Plan(
-        "Entropy",
-        [("policy/entropy", "entropy")],
-        "nats per token",
-        [Limit(0.02, "warning below 0.02")],
-    ),
+    Plan("Entropy", [("policy/entropy", "entropy")], "nats per token"),
     Plan(
         "Clip fraction",
         [("policy/clip_fraction", "policy"), ("value/clip_fraction", "value")],
         "share of tokens",
-        [Limit(0.5, "warning above 0.5")],
     ),
-    Plan(
-        "Explained variance",
-        [("value/explained_variance", "explained variance")],
-        "share",
-        [Limit(0, "constant prediction")],
-    ),
+    Plan("Explained variance", [("value/explained_variance", "explained variance")], "share"),
     Plan("Response length", [("completion/length_mean", "length")], "tokens"),
     Plan(
         "Correlation of reward and length",
         [("reward/length_correlation", "correlation")],
         "Pearson's r",
     ),
-    Plan(
-        "Reward standard deviation",
-        [("reward/std", "standard deviation")],
-        "reward",
-        [Limit(0.01, "warning below 0.01")],
-    ),
+    Plan("Reward standard deviation", [("reward/std", "standard deviation")], "reward"),
     Plan(
         "Finished and unique responses",
         [("completion/eos_rate", "finished"), ("completion/unique", "unique")],
         "share of responses",
-        [Limit(0.5, "warning below 0.5")],
     ),
     Plan("Approximate KL of the update", [("policy/approx_kl", "KL")], "nats per token"),
     Plan("KL coefficient", [("kl/coefficient", "β")], "β"),
@@ -144,22 +130,32 @@ def series_by_name(metrics: pd.DataFrame) -> dict[str, Series]:
 
 
 def charts(
-    kind: str, found: Mapping[str, Series], known: Mapping[str, str]
+    kind: str,
+    found: Mapping[str, Series],
+    known: Mapping[str, str],
+    config: Mapping[str, Any],
 ) -> tuple[list[Chart], list[Chart], list[Chart]]:
     """The charts of a run of this kind (`runs.kind`): the main ones, smaller ones, all other metrics.
 
-    A metric with a single step is a result, which `results` shows.
+    A metric with a single step is a result, which `results` shows.  PPO's charts have the limits of
+    its red flags and of the run's `config`.
     """
+    limited = partial(limits, found=found, config=config) if kind == "ppo" else _unlimited
     time_series = {name: s for name, s in found.items() if len(s.steps) > 1 or kind in _BY_UPDATES}
     if kind not in _PLANS:
-        return [], [_chart_of(name, s, known) for name, s in time_series.items()], []
+        return [], [_chart_of(name, s, known, limited) for name, s in time_series.items()], []
     main_plans, other_plans = _PLANS[kind]
     main = [
-        _planned(plan, time_series, known, tall=True) for plan in _reported(main_plans, time_series)
+        _planned(plan, time_series, known, limited, tall=True)
+        for plan in _reported(main_plans, time_series)
     ]
-    rest = [_planned(plan, time_series, known) for plan in _reported(other_plans, time_series)]
+    rest = [
+        _planned(plan, time_series, known, limited) for plan in _reported(other_plans, time_series)
+    ]
     planned = {metric for plan in (*main_plans, *other_plans) for metric, _ in plan.lines}
-    others = [_chart_of(name, s, known) for name, s in time_series.items() if name not in planned]
+    others = [
+        _chart_of(name, s, known, limited) for name, s in time_series.items() if name not in planned
+    ]
     return main, rest, others
 
 
@@ -168,8 +164,17 @@ def _reported(plans: Sequence[Plan], found: Mapping[str, Series]) -> list[Plan]:
     return [plan for plan in plans if not found or any(name in found for name, _ in plan.lines)]
 
 
+def _unlimited(_metric: str) -> tuple[Limit, ...]:
+    return ()
+
+
 def _planned(
-    plan: Plan, found: Mapping[str, Series], known: Mapping[str, str], *, tall: bool = False
+    plan: Plan,
+    found: Mapping[str, Series],
+    known: Mapping[str, str],
+    limited: Callable[[str], Sequence[Limit]],
+    *,
+    tall: bool = False,
 ) -> Chart:
     shown = [
         (found[name], label, definition(name, known)) for name, label in plan.lines if name in found
@@ -177,16 +182,30 @@ def _planned(
     series = [Series(label, metric.steps, metric.values) for metric, label, _ in shown]
     several = [f"{label[:1].upper()}{label[1:]}: {meaning}" for _, label, meaning in shown]
     help = " ".join(several) if len(shown) > 1 else "".join(meaning for *_, meaning in shown)
-    return Chart(plan.title, series, help, plan.limits, y_title=plan.y_title, tall=tall)
+    lines = [*plan.limits, *(limit for name, _ in plan.lines for limit in limited(name))]
+    return Chart(plan.title, series, help, lines, y_title=plan.y_title, tall=tall)
 
 
-def _chart_of(name: str, series: Series, known: Mapping[str, str]) -> Chart:
+def _chart_of(
+    name: str,
+    series: Series,
+    known: Mapping[str, str],
+    limited: Callable[[str], Sequence[Limit]],
+) -> Chart:
     last = name.rpartition("/")[2].replace("_", " ")
-    return Chart(name, [series], definition(name, known), y_title=last)
+    return Chart(name, [series], definition(name, known), limited(name), y_title=last)
 
 
-def results(kind: str, found: Mapping[str, Series], known: Mapping[str, str]) -> Markup:
-    """Metrics with a single value, as a table."""
+def results(
+    kind: str,
+    found: Mapping[str, Series],
+    known: Mapping[str, str],
+    evaluation: Evaluation | None = None,
+) -> Markup:
+    """Metrics with a single value, as a table; `evaluation` is what an evaluation run found.
+
+    An evaluation has a row for each policy, and its metrics are folded.
+    """
     single = {n: s for n, s in found.items() if len(s.steps) == 1 and kind not in _BY_UPDATES}
     if not single:
         return Markup("")
@@ -198,7 +217,21 @@ def results(kind: str, found: Mapping[str, Series], known: Mapping[str, str]) ->
         )
         for name, s in single.items()
     ]
-    return components.table(columns, rows, caption="Results of the stage")
+    table = components.table(columns, rows, caption="Results of the stage")
+    if evaluation is None:
+        return table
+    folded = Markup("<details><summary>All {} metrics</summary>{}</details>")
+    return components.stack(evaluated(evaluation, known), folded.format(len(rows), table))
+
+
+def planned_updates(run: Run) -> int | None:
+    """The updates of a PPO or RLOO run that is still running; None for any other."""
+    if run.status != "running":
+        return None
+    section, name = {"ppo": ("ppo", "updates"), "rloo": ("optimize", "rloo_updates")}.get(
+        runs.kind(run), ("", "")
+    )
+    return run.config.get(section, {}).get(name)
 
 
 def card(

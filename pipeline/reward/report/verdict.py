@@ -78,9 +78,7 @@ def _judgments(quality: Quality) -> Check:
 
 def _accuracy(accuracy: WinRate) -> Check:
     check = partial(Check, name="accuracy")
-    found = (
-        f"it predicts {_interval(accuracy.win_rate, accuracy.low, accuracy.high)} of them correctly"
-    )
+    found = f"it predicts {_interval(accuracy.win_rate, accuracy.low, accuracy.high)} of held-out preferences correctly"
     if accuracy.low <= 0.5:
         return check(allows="labeling", says=f"{found}, which may be no better than chance")
     if accuracy.low < ACCURATE:

@@ -175,7 +175,7 @@ def test_train_is_pressed_then_the_run_fails_and_is_resumed(browser, world):
             run=failed.id, attempt=1, stage="policy", status="failed", reason=failed.reason or "",
             resumable=True, may_label=False,
         )  # fmt: skip
-        expect(page.locator("#top")).to_contain_text("Iteration 2 · Policy failed")
+        expect(page.locator("#top")).to_contain_text("Iteration 2 · PPO failed")
         expect(page.locator("#loop-next")).to_contain_text("out of memory at update 90")
         expect(page.locator("#retry")).to_be_visible()
         expect(page.locator("#train")).to_have_count(0)
@@ -193,7 +193,7 @@ def show_first_run(page: Page) -> Locator:
     """The two main charts of the first PPO run: 100 updates."""
     open_section(page, "Runs")
     page.locator("#run").get_by_role("listbox").or_(page.locator("#run input")).first.click()
-    page.get_by_role("option", name="Policy · iteration 1").click()
+    page.get_by_role("option", name="PPO · iteration 1").click()
     main = page.locator("#run-charts .ks-charts").first
     expect(page.locator("#run-card")).to_contain_text("run-1-policy")
     expect(main.locator(".uplot")).to_have_count(2)

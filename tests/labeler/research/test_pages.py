@@ -354,7 +354,7 @@ def test_a_run_that_was_asked_to_stop_says_so_on_both_tabs_until_it_has(db, live
             assert f"Cancelling: {waiting}" in updates[training.card]
             assert "time left" not in updates[training.card]
             assert updates[training.cancel].interactive is False
-            assert "Policy: cancelling" in updates[training._top]
+            assert "PPO: cancelling" in updates[training._top]
             updates = training.refresh(LATEST, {})
         updates = overview.refresh()
         assert f"Cancelling: {waiting}" in updates[overview.next]
@@ -368,7 +368,7 @@ def test_a_run_that_was_asked_to_stop_says_so_on_both_tabs_until_it_has(db, live
         runs.save(db, replace(running, status="running", attempt=2))
         request.unlink()
         updates = training._press(live.loop.resume, "Resumed.", LATEST, {})
-        assert "Policy" in updates[training._top]
+        assert "PPO" in updates[training._top]
         assert "ancel" not in updates[training._top]
     finally:
         runs.save(db, replace(running, status="succeeded", finished_at=now()))

@@ -6,7 +6,7 @@ import html
 import json
 import re
 from datetime import UTC, datetime, timedelta
-from typing import Literal
+from typing import Any, Literal
 
 import pandas as pd
 import pytest
@@ -52,6 +52,18 @@ def run(**changes) -> Run:
         "created_at": NOON,
     }  # fmt: skip
     return Run(**(given | changes))
+
+
+def standing(**more: Any) -> Standing:
+    """A provisional policy."""
+    evidence = SequentialEvidence(
+        decision="go on", log_e=0.0, prompts=20, stopped_at=None, path=(), limit=3.0
+    )
+    known = {
+        "verdict": "provisional", "by_evidence": "provisional", "ruling": None, "versus": (),
+        "sequential": evidence, "may_stop": False, "alarm": None, "words": (),
+    }  # fmt: skip
+    return Standing(**known | more)
 
 
 def state(**changes) -> State:
@@ -199,19 +211,12 @@ def test_the_summaries_show_people_first_then_reward_model_and_data():
         summary={"accuracy": 0.725, "ece": 0.04, "held_out_preferences": 40},
     )  # fmt: skip
     rate = WinRate(win_rate=0.61, low=0.52, high=0.7, comparisons=44, prompts=20)
-    evidence = SequentialEvidence(
-        decision="go on", log_e=0.0, prompts=20, stopped_at=None, path=(), limit=3.0
-    )
-    standing = Standing(
-        policy=HOSTILE, verdict="provisional", by_evidence="provisional", ruling=None,
-        win_rate=rate, versus=(), sequential=evidence, may_stop=False, alarm=None, words=(),
-    )  # fmt: skip
     seen = trust.summaries(
         state(
             policy=ModelVersion(id="p", role="policy", name=HOSTILE),
             reward_model=reward, evaluated=finished, latest_label=NOON - timedelta(minutes=3),
         ),
-        GateReport(policies=(standing,)),
+        GateReport(policies=(standing(policy=HOSTILE, win_rate=rate),)),
         WEAK_VERDICT,
         Agreement(items=12, percent=0.75, percent_interval=[0.5, 0.9], alpha=0.5),
         open_flags=2,
@@ -324,7 +329,7 @@ def test_wins_by_a_weak_reward_model_bear_a_caution_on_every_tab_that_shows_them
     for model, warned in ((weak, True), (good, False)):
         loop = warnings(model)
         samples = samples_view.summary([sample("q", reference=0.0, policy=1.0)], model)
-        history = iterations_view.table([done], {}, {"r": model}, [], {})
+        history = iterations_view.table([done], {}, {"r": model}, [], {}, GateReport())
         for seen in (loop, samples, history):
             assert ("The win rates are uncertain" in seen) is warned
         for seen in (samples, history):
@@ -351,7 +356,7 @@ def test_ppo_charts_hold_each_metric_once_and_leave_none_out():
     found = runs_view.series_by_name(
         frame({name: [1.0, 2.0] for name in ("reward/mean", "kl/reference", "odd/one", "optim/lr")})
     )
-    main, rest, others = runs_view.charts("ppo", found, {})
+    main, rest, others = runs_view.charts("ppo", found, {}, {})
     placed = [s for charts in (main, rest, others) for chart in charts for s in chart.series]
     assert len(placed) == len(found) == 4
     assert [chart.title for chart in main] == ["Mean reward", "KL to the reference"]
@@ -362,14 +367,14 @@ def test_ppo_charts_hold_each_metric_once_and_leave_none_out():
 def test_the_charts_of_each_method_stand_first():
     dpo = ["train/loss", "dpo/margin", "dpo/accuracy", "dpo/chosen", "dpo/rejected", "train/lr"]
     found = runs_view.series_by_name(frame({name: [1.0, 2.0] for name in dpo}))
-    main, rest, others = runs_view.charts("dpo", found, {})
+    main, rest, others = runs_view.charts("dpo", found, {}, {})
     assert [chart.title for chart in main] == ["Loss", "Reward margin", "Preference accuracy"]
     assert [len(chart.series) for chart in rest] == [2, 1]  # both sides in one chart
     assert others == []
     found = runs_view.series_by_name(
         frame({name: [1.0] for name in ("reward/mean", "kl/reference", "train/loss")})
     )
-    main, rest, others = runs_view.charts("rloo", found, {})
+    main, rest, others = runs_view.charts("rloo", found, {}, {})
     assert [chart.title for chart in main] == ["Mean reward", "KL to the reference"]
     assert [chart.title for chart in rest] == ["Loss"]
     assert others == []
@@ -411,7 +416,7 @@ def test_many_changed_settings_are_counted_and_text_is_escaped():
 
 def test_a_metric_with_one_value_is_a_result_and_not_a_chart():
     found = runs_view.series_by_name(frame({"train/loss": [0.7, 0.6], "held_out/ece": [0.04]}))
-    _, charts, _ = runs_view.charts("reward", found, {})
+    _, charts, _ = runs_view.charts("reward", found, {}, {})
     assert [chart.title for chart in charts] == ["train/loss"]
     results = runs_view.results("reward", found, {"held_out/ece": "calibration"})
     assert "0.0400" in results
@@ -748,7 +753,7 @@ def test_history_shows_figures_and_times():
     ]
     labels = {1: {"bald": 48, "random": 56}}
     seen = iterations_view.table(
-        [done], labels, {"r": reward}, stages, {"reward": 120.0, "policy": 300.0}
+        [done], labels, {"r": reward}, stages, {"reward": 120.0, "policy": 300.0}, GateReport()
     )
     for text in ("104 of 100", "random 56 · bald 48", "71.0%", "+0.70", "3.10", "68.0%", "59–76%", "44.6", "2 h",
                  "training 7 min<"):  # fmt: skip
@@ -762,13 +767,17 @@ def test_history_counts_the_time_of_every_attempt():
         run(id="c", status="succeeded", attempt=3),
     ]
     worked = {"a": 60.0, "b": 3600.0, "c": 1740.0}
-    seen = iterations_view.table([Iteration(number=1, phase="done")], {}, {}, listed, worked)
+    seen = iterations_view.table(
+        [Iteration(number=1, phase="done")], {}, {}, listed, worked, GateReport()
+    )
     assert "training 1 h 30 min, 4 attempts<" in seen
 
 
 def test_a_stopped_iteration_says_so_in_the_history():
     ppo = Iteration(number=1, phase="policy")
-    assert "Policy failed" in iterations_view.table([ppo], {}, {}, [run(status="failed")], {})
+    assert "Policy failed" in iterations_view.table(
+        [ppo], {}, {}, [run(status="failed")], {}, GateReport()
+    )
 
 
 def test_history_and_tree_name_what_made_each_policy():
@@ -779,7 +788,7 @@ def test_history_and_tree_name_what_made_each_policy():
         for number, method in methods.items()
     ]
     sampled = run(id="run-4", iteration=4, stage="sampling")
-    seen = iterations_view.table(turns, {}, {}, [*trained, sampled], {})
+    seen = iterations_view.table(turns, {}, {}, [*trained, sampled], {}, GateReport())
     for number, method in ((1, "PPO"), (2, "DPO"), (3, "RLOO")):
         assert f"{number}<small>{method}</small>" in seen
     assert '<span class="ks-figure">4</span>' in seen  # not trained yet
@@ -817,35 +826,97 @@ def test_a_stopped_run_has_one_tone_wherever_it_is_named(status, tone):
     ):
         assert f'ks-note ks-{tone}"' in told
     listed = run(iteration=2, status=status)
-    assert f"{badge}Policy {status}" in iterations_view.table([turn], {}, {}, [listed], {})
+    assert f"{badge}Policy {status}" in iterations_view.table(
+        [turn], {}, {}, [listed], {}, GateReport()
+    )
 
 
 def test_a_single_iteration_draws_no_course():
     one = Iteration(number=1, phase="done", evaluation={"win_rate_reward_model": 0.6})
-    assert iterations_view.charts([one], []) == ""
+    assert iterations_view.charts([one], [], {}, GateReport()) == ""
 
 
 def test_policies_of_different_methods_are_not_joined_by_a_line():
-    found = {1: ("ppo", 0.6), 2: ("dpo", 0.5), 3: ("ppo", 0.7), 4: ("rloo", 0.55)}
+    found = {1: ("ppo", 3.0), 2: ("dpo", 2.0), 3: ("ppo", 4.0), 4: ("rloo", 2.5)}
     turns = [
-        Iteration(number=number, phase="done", evaluation={"win_rate_reward_model": wins})
-        for number, (_, wins) in found.items()
+        Iteration(number=number, phase="done", evaluation={"policy": {"kl": kl}})
+        for number, (_, kl) in found.items()
     ]
     trained = [
         run(id=f"run-{number}", iteration=number, config={"optimize": {"method": method}})
         for number, (method, _) in found.items()
     ]
-    drawn = html.unescape(str(iterations_view.charts(turns, trained)))
+    drawn = html.unescape(str(iterations_view.charts(turns, trained, {}, GateReport())))
     (data,) = re.findall(r'data-chart="(.*?)">', drawn)
     assert json.loads(data)["series"] == [
-        {"name": "PPO", "x": [1, 3], "y": [60, 70]},
-        {"name": "DPO", "x": [2], "y": [50]},
-        {"name": "RLOO", "x": [4], "y": [55]},
+        {"name": "PPO", "x": [1, 3], "y": [3, 4]},
+        {"name": "DPO", "x": [2], "y": [2]},
+        {"name": "RLOO", "x": [4], "y": [2.5]},
     ]
     for index, name in enumerate(("PPO", "DPO", "RLOO")):
         assert f'<span class="ks-key ks-s{index}"><i></i>{name} ' in drawn
-    alone = str(iterations_view.charts(turns[:1] + turns[2:3], trained))
+    alone = str(iterations_view.charts(turns[:1] + turns[2:3], trained, {}, GateReport()))
     assert "<i></i><em>" in alone  # one method needs no legend
+
+
+def test_win_rates_are_dots_with_intervals_which_no_line_joins():
+    rate = {"low": 0.5, "high": 0.9, "comparisons": 20, "prompts": 20}
+    turns = [
+        Iteration(
+            number=number, phase="done", reward_model=f"r{number}", policy_produced=f"p{number}",
+            evaluation={
+                "win_rate_reward_model": wins,
+                "win_rate_against_reference": {"win_rate": wins, **rate},
+            },
+        )
+        for number, wins in ((1, 0.6), (2, 0.75))
+    ]  # fmt: skip
+    versions = {
+        f"{role[0]}{number}": ModelVersion(
+            id=f"{role[0]}{number}", role=role, name=f"{role}-{number}"
+        )
+        for number in (1, 2)
+        for role in ("reward", "policy")
+    }
+    people = WinRate(win_rate=0.7, low=0.55, high=0.82, comparisons=44, prompts=20)
+    gate = GateReport(policies=(standing(policy="policy-1", win_rate=people),))
+    drawn = str(iterations_view.charts(turns, [], versions, gate))
+    by_people, by_model = drawn.split("<figure")[1:]
+    assert "Wins against SFT, by people" in by_people
+    assert re.findall('aria-label="(Iteration.*?)"', by_people) == [
+        "Iteration 1, PPO: 70% (55–82%), 44 judgments"
+    ]
+    assert re.findall('aria-label="(Iteration.*?)"', by_model) == [
+        "Iteration 1, PPO: 60% (50–90%), by reward-1",
+        "Iteration 2, PPO: 75% (50–90%), by reward-2",
+    ]
+    for plot, dots in ((by_people, 1), (by_model, 2)):
+        assert plot.count("ks-whisker") == dots
+        assert "ks-line" not in plot
+    assert "data-chart" not in drawn
+
+
+def test_the_history_has_each_verdict_in_the_row_of_its_policy():
+    turns = [
+        Iteration(number=1, phase="done", policy_produced="p1"),
+        # The verdict that the second iteration stored is about the first one's policy.
+        Iteration(number=2, phase="done", policy_produced="p2", verdict="promoted"),
+    ]
+    versions = {
+        f"p{n}": ModelVersion(id=f"p{n}", role="policy", name=f"policy-{n}") for n in (1, 2)
+    }
+    people = WinRate(win_rate=0.7, low=0.55, high=0.82, comparisons=44, prompts=20)
+    gate = GateReport(
+        policies=(
+            standing(policy="policy-2", win_rate=None),
+            standing(policy="policy-1", verdict="promoted", win_rate=people),
+        )
+    )
+    seen = iterations_view.table(turns, {}, versions, [], {}, gate)
+    newest, first = seen.split("<tbody>")[1].split("</tr>")[:2]
+    assert "promoted" in first
+    assert "people 70%, 55–82%" in first
+    assert re.search('data-label="Verdict">–</td>', newest)  # nobody has judged it yet
 
 
 def test_what_is_wrong_with_the_workspace_stands_above_every_tab(db):

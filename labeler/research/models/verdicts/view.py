@@ -9,7 +9,6 @@ from labeler.html.components import Column, Markup, Tone
 from labeler.research.charts import Chart, Limit, Series, group
 from storage.gate_records import GateOverride
 from storage.gate_report import GateProgress, GateReport, Rank, Standing
-from storage.records import Iteration
 
 TONES: Mapping[str, Tone] = {"promoted": "good", "blocked": "bad", "provisional": "warn"}
 _MEANING = {
@@ -161,10 +160,3 @@ def rulings(given: Sequence[GateOverride]) -> Markup:
     ]  # fmt: skip
     heading = components.heading("Rulings", "by researchers; they override the evidence")
     return heading + components.table(columns, rows, caption="Rulings")
-
-
-def verdict_of(iteration: Iteration, policy: str | None) -> Markup:
-    """The verdict of an iteration on the policy that it judged, for the history."""
-    if iteration.verdict is None:
-        return Markup(components.DASH)
-    return components.figure(badge(iteration.verdict), policy or "")
