@@ -21,6 +21,7 @@ from storage.records import Iteration, Metric, Run, Snapshot
 from storage.reports import Evaluation, from_json
 from storage.tables import iterations, models, runs, settings, snapshots, tokens
 from tests.helpers.browser import SLOW, chromium, find_chromium, new_page, wait_for_pair
+from tests.helpers.desk_browser import press
 from tests.helpers.desk_world import Server, serving
 from tests.helpers.recording_loop import RecordingLoop, in_a_loop
 from tests.helpers.research_seed import Seeding
@@ -262,15 +263,13 @@ def test_annotators_go_on_while_a_stage_runs_and_the_next_training_uses_their_la
     assert snapshots.waiting(db, kinds) == 0
     with new_page(browser, cookie=world.cookie("annotator-0")) as page:
         page.goto(f"{world.server.url}/label/")
-        for done in (1, 2):
-            wait_for_pair(page)
-            page.keyboard.press("1")
-            expect(page.locator(".status")).to_have_attribute("data-status", "saved")
-            for _ in range(100):
-                if snapshots.waiting(db, kinds) == done:
-                    break
-                page.wait_for_timeout(50)
-            assert snapshots.waiting(db, kinds) == done
+        wait_for_pair(page)
+        press(page, "1", "2")
+        for _ in range(SLOW // 100):
+            if snapshots.waiting(db, kinds) == 2:
+                break
+            page.wait_for_timeout(100)
+        assert snapshots.waiting(db, kinds) == 2
     with research(browser, world) as page:
         expect(page.locator("#top")).to_contain_text("Iteration 5 · DPO")
         expect(page.locator("#top")).not_to_contain_text("PPO")
