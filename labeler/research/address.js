@@ -3,7 +3,7 @@
 (() => {
   const TITLE = "Kitestring";
   const RUNS = "runs"; // the page that shows a run
-  const SHOWN = ["iteration", "model", "policy", "find", "stage", "method", "status"]; // what a section shows; another section forgets it
+  const SHOWN = ["iteration", "model", "policy", "find", "stage", "method", "status", "study"]; // what a section shows; another section forgets it
   const COMPARED = "compare"; // its section that shows several
   const query = () => new URLSearchParams(location.search);
   let run = query().get("run") ?? "";

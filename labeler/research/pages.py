@@ -35,6 +35,7 @@ from labeler.research.overview.settings.tab import SettingsTab
 from labeler.research.overview.tab import OverviewTab
 from labeler.research.runs.compare_tab import CompareTab
 from labeler.research.runs.eta import Eta
+from labeler.research.runs.studies.tab import StudiesTab
 from labeler.research.runs.tab import RunsTab
 from labeler.research.tab import Tab, Updates, caller, html_slot, on
 from labeler.research.team.audit.tab import AuditTab
@@ -93,7 +94,11 @@ def pages(
             "Iterations": lambda: IterationsTab(db, loop),
             "Settings": SettingsTab,
         },
-        "Runs": {"Run": lambda: RunsTab(db, loop, top, eta), "Compare": lambda: CompareTab()},
+        "Runs": {
+            "Run": lambda: RunsTab(db, loop, top, eta),
+            "Compare": lambda: CompareTab(),
+            "Studies": StudiesTab,
+        },
         "Models": {
             "Verdicts": lambda: VerdictsTab(db, loop),
             "Reward model": lambda: RewardTab(loop),

@@ -15,6 +15,7 @@ from storage.gate_records import Evidence
 from storage.gate_report import GateReport, ModelBoard, Standing
 from storage.reports import InvalidSettings, SettingView, Stopped, WorkspaceSettings
 from storage.tables import model_judgments, policy_judgments
+from tests.helpers.recorded_studies import RecordingStudies
 from tests.helpers.reward_figures import RecordingReports
 
 T = TypeVar("T")
@@ -43,6 +44,7 @@ class RecordingLoop:
         self.asked: list[tuple[str, object]] = []
         self.stopped: Stopped | None = None
         self.reports = RecordingReports(self, db)
+        self.studies = RecordingStudies(self.asked)
 
     def settings(self) -> list[SettingView]:
         return [

@@ -39,7 +39,8 @@ const FILTERS = { find: search, stage, method, status }, INITIAL = { find: "", s
 const [xAxis, slider, log, adder, reset, box, flagged] =
   [".ks-x", "input[type=range]", ".ks-overlay input[type=checkbox]", ".ks-add", ".ks-overlay button", ".ks-charts", ".ks-flagged"].map(find);
 
-let rows = []; // of /research/api/runs
+let rows = []; // of /research/api/runs, and the runs of studies
+let studies = []; // of /research/api/studies
 let chosen = new Map(); // run → its color, 0 to 9
 let compared = { metrics: [], runs: [] };
 let added = []; // metrics that the person added
@@ -50,7 +51,7 @@ const zooms = {}; // x → {min, max}
 const stroke = (run) => color(`--ks-s${chosen.get(run)}`);
 const titled = (run) => run.name || named(run);
 const labelOf = (id) => byId(id)?.name || id;
-const named = (run) => `${run.method || STAGES[run.stage]} · iteration ${run.iteration}`;
+const named = (run) => run.study ? run.method : `${run.method || STAGES[run.stage]} · iteration ${run.iteration}`;
 const STAGES = { sft: "SFT", sampling: "Sampling", reward: "Reward model", policy: "Policy", evaluate: "Evaluation" };
 const TONES = { running: "info", succeeded: "good", failed: "bad", cancelled: "warn" };
 const byId = (id) => rows.find((run) => run.id === id);
@@ -76,19 +77,56 @@ function cell(label, content, css) {
   return made;
 }
 
+// The runs of a study as rows: their names have the study's, for the legend and the search.
+function runsOf(study) {
+  return study.runs.map((run) => ({ ...run, stage: "policy", iteration: study.iteration, name: `${study.name}: ${run.title}`, note: "" }));
+}
+
+const KINDS = { sweep: "KL-weight sweep", compare: "Method comparison" };
+const studyAt = (id) => `/research/?tab=runs&section=studies&study=${encodeURIComponent(id)}`;
+
+// The header of a study's runs: its check box chooses all of them that are shown.
+function group(study, shown) {
+  const line = make("tr", "ks-study-row"), ids = shown.map((run) => run.id), picked = ids.filter((id) => chosen.has(id));
+  line.dataset.study = study.id;
+  const pick = Object.assign(make("input"), { type: "checkbox", checked: picked.length === ids.length && ids.length > 0 });
+  pick.indeterminate = picked.length > 0 && !pick.checked;
+  pick.setAttribute("aria-label", `Compare all runs of ${study.name}`);
+  const swatch = make("span", "ks-pick"), name = make("span", "ks-figure"), link = make("a", "", study.name);
+  swatch.append(pick);
+  Object.assign(link, { href: studyAt(study.id), dir: "auto" });
+  name.append(link, make("small", "", `${KINDS[study.kind]} · ${study.runs.length} of ${study.planned} runs`));
+  const state = make("span", "ks-figure"), text = Object.entries(study.settings).map(([key, value]) => `${key}=${value}`).join(", ");
+  state.append(make("span", `ks-badge ks-${TONES[study.status]}`, study.stopping ? "stopping" : study.status));
+  if (study.status === "running") state.append(make("small", "", percent(study.progress)));
+  line.append(
+    cell("Compare", swatch), cell("Study", name), cell("Changed settings", make("span", "ks-changed", text || "–")),
+    cell("KL", "", "ks-right"), cell("Reward", "", "ks-right"), cell("People", "", "ks-right"), cell("Status", state),
+  );
+  return line;
+}
+
+// The rows in the order of time, the newest first; the runs of a study below its header.
+function lines(shown) {
+  const own = shown.filter((run) => !run.study).map((run) => [run.started, [row(run)]]);
+  const groups = studies.map((study) => [study, shown.filter((run) => run.study === study.id)]).filter(([, found]) => found.length)
+    .map(([study, found]) => [study.created, [group(study, found), ...found.map(row)]]);
+  return [...own, ...groups].sort(([one], [other]) => Date.parse(other) - Date.parse(one)).flatMap(([, made]) => made);
+}
+
 function row(run) {
-  const line = make("tr");
+  const line = make("tr", run.study ? "ks-member" : "");
   line.dataset.run = run.id;
   const pick = Object.assign(make("input"), { type: "checkbox", checked: chosen.has(run.id) });
   pick.setAttribute("aria-label", `Compare ${titled(run)}, ${run.id}`);
   const swatch = make("span", "ks-pick");
   swatch.append(pick);
   if (chosen.has(run.id)) swatch.style.setProperty("--ks-line-color", `var(--ks-s${chosen.get(run.id)})`);
-  const name = make("span", "ks-figure"), link = make("a", "", titled(run));
-  link.href = `/research/?tab=runs&run=${encodeURIComponent(run.id)}`;
+  const name = make("span", "ks-figure"), link = make("a", "", run.title || titled(run));
+  link.href = run.study ? studyAt(run.study) : `/research/?tab=runs&run=${encodeURIComponent(run.id)}`;
   link.dir = "auto";
-  const facts = [run.id, ...(run.attempt > 1 ? [`attempt ${run.attempt}`] : [])];
-  name.append(link, ...(run.name ? [make("small", "", named(run))] : []), make("small", "", facts.join(" · ")));
+  const facts = [...(run.study ? [run.method].filter((method) => method !== run.title) : [run.id]), ...(run.attempt > 1 ? [`attempt ${run.attempt}`] : [])];
+  name.append(link, ...(run.name && !run.study ? [make("small", "", named(run))] : []), make("small", "", facts.join(" · ")));
   if (run.note) name.title = run.note;
   const people = make("span", "ks-figure", run.people ? percent(run.people.rate) : "–");
   if (run.people) people.append(make("small", "", `${percent(run.people.low).slice(0, -1)}–${percent(run.people.high)}`));
@@ -107,9 +145,9 @@ function row(run) {
 
 function showTable() {
   const shown = rows.filter(matches);
-  const focused = body.contains(document.activeElement) && document.activeElement.closest("tr").dataset.run;
-  body.replaceChildren(...shown.map(row));
-  if (focused) body.querySelector(`tr[data-run="${CSS.escape(focused)}"] input`)?.focus();
+  const { run, study } = (body.contains(document.activeElement) && document.activeElement.closest("tr").dataset) || {};
+  body.replaceChildren(...lines(shown));
+  if (run || study) body.querySelector(`tr[data-${run ? "run" : "study"}="${CSS.escape(run ?? study)}"] input`)?.focus();
   if (!rows.length) say("No runs yet.");
   else if (!shown.length) say("No run matches.");
   else say(chosen.size >= MOST ? `${MOST} runs are chosen; clear one to choose another.` : `${shown.length} of ${rows.length} runs`);
@@ -136,11 +174,12 @@ function writeFilters() {
   history.replaceState(null, "", `${location.pathname}?${query}`);
 }
 
-function choose(run, wanted) {
-  if (wanted) {
+function choose(runs, wanted) {
+  for (const run of runs) {
     const taken = new Set(chosen.values());
-    chosen.set(run, [...Array(MOST).keys()].find((slot) => !taken.has(slot)));
-  } else chosen.delete(run);
+    if (!wanted) chosen.delete(run);
+    else if (!chosen.has(run) && chosen.size < MOST) chosen.set(run, [...Array(MOST).keys()].find((slot) => !taken.has(slot)));
+  }
   const query = new URLSearchParams(location.search);
   if (chosen.size) query.set("runs", [...chosen.keys()].join(","));
   else query.delete("runs");
@@ -468,14 +507,16 @@ async function load() {
 
 async function refresh() {
   if (!element.getClientRects().length || document.hidden) return;
-  let found;
+  let found, groups;
   try {
-    found = (await ask("runs")).runs;
+    [{ runs: found }, { studies: groups }] = await Promise.all([ask("runs"), ask("studies")]);
   } catch (error) {
     say(error.message);
     return;
   }
-  if (JSON.stringify(found) === JSON.stringify(rows)) return;
+  found = [...found, ...groups.flatMap(runsOf)];
+  if (JSON.stringify([found, groups]) === JSON.stringify([rows, studies])) return;
+  studies = groups;
   const first = !rows.length, before = rows;
   rows = found;
   if (first) {
@@ -490,11 +531,14 @@ async function refresh() {
 // The runs of the address, or the two newest policy runs.
 function chooseFirst() {
   const asked = (new URLSearchParams(location.search).get("runs") ?? "").split(",").filter(byId);
-  const newest = rows.filter((run) => run.stage === "policy" && run.reward !== null).slice(0, 2).map((run) => run.id);
+  const newest = rows.filter((run) => run.stage === "policy" && !run.study && run.reward !== null).slice(0, 2).map((run) => run.id);
   chosen = new Map((asked.length ? asked : newest).slice(0, MOST).map((run, slot) => [run, slot]));
 }
 
-body.addEventListener("change", (event) => choose(event.target.closest("tr").dataset.run, event.target.checked));
+body.addEventListener("change", (event) => {
+  const { run, study } = event.target.closest("tr").dataset;
+  choose(run ? [run] : rows.filter((each) => each.study === study && matches(each)).map((each) => each.id), event.target.checked);
+});
 for (const [name, at] of [["pointerover", (event) => event.target.closest("tr")?.dataset.run], ["pointerleave", () => null]]) {
   body.addEventListener(name, (event) => {
     const run = at(event);

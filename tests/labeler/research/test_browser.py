@@ -35,6 +35,7 @@ SECTIONS = {
     ("Overview", "Loop"): "#loop-trust",
     ("Runs", "Run"): "#run-card",
     ("Runs", "Compare"): "#compare .ks-table",
+    ("Runs", "Studies"): "#studies .st-head",
     ("Models", "Verdicts"): "#standing",
     ("Models", "Samples"): "#samples",
     ("Models", "Lineage"): "#tree",

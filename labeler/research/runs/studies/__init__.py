@@ -1,0 +1,1 @@
+"""The "Studies" section: sweeps and comparisons of methods."""
