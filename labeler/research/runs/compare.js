@@ -95,14 +95,13 @@ function group(study, shown) {
   const swatch = make("span", "ks-pick"), name = make("span", "ks-figure"), link = make("a", "", study.name);
   swatch.append(pick);
   Object.assign(link, { href: studyAt(study.id), dir: "auto" });
-  name.append(link, make("small", "", `${KINDS[study.kind]} · ${study.runs.length} of ${study.planned} runs`));
-  const state = make("span", "ks-figure"), text = Object.entries(study.settings).map(([key, value]) => `${key}=${value}`).join(", ");
+  const facts = [KINDS[study.kind], `${study.runs.length} of ${study.planned} runs`, ...Object.entries(study.settings).map(([key, value]) => `${key}=${value}`)];
+  name.append(link, make("small", "", facts.join(" · ")));
+  const state = make("span", "ks-figure"), title = cell("Study", name);
+  title.colSpan = 5; // up to the status
   state.append(make("span", `ks-badge ks-${TONES[study.status]}`, study.stopping ? "stopping" : study.status));
   if (study.status === "running") state.append(make("small", "", percent(study.progress)));
-  line.append(
-    cell("Compare", swatch), cell("Study", name), cell("Changed settings", make("span", "ks-changed", text || "–")),
-    cell("KL", "", "ks-right"), cell("Reward", "", "ks-right"), cell("People", "", "ks-right"), cell("Status", state),
-  );
+  line.append(cell("Compare", swatch), title, cell("Status", state));
   return line;
 }
 

@@ -15,7 +15,6 @@ element.innerHTML = `<div class="st-studies"><div class="st-head"><div><h2>Studi
   <div class="st-said" role="status"></div><div class="st-list"></div></div>`;
 const $ = (selector) => element.querySelector(selector);
 const [offerLine, opener, said, list] = [".st-offer", ".st-new", ".st-said", ".st-list"].map($);
-const viewer = () => Boolean(document.querySelector(".ks-viewer"));
 
 const drawer = Object.assign(make("dialog", "ks-drawer"), { id: "study-drawer" });
 drawer.setAttribute("aria-labelledby", "study-drawer-title");
@@ -65,12 +64,12 @@ function ago(time) {
   return seconds < 60 ? "just now" : seconds < 86400 ? `${span(seconds)} ago` : new Date(time).toLocaleDateString();
 }
 
+const fixed = (value, digits) => value.toFixed(digits).replace("-", "−");
 const repeated = (offer) => `${offer.run} (${offer.method}, iteration ${offer.iteration})`;
 
 function showOffer() {
   const { offer } = state;
   opener.disabled = Boolean(offer.reason);
-  opener.hidden = viewer();
   offerLine.textContent = offer.reason ?? `A new study repeats ${repeated(offer)} outside the loop.`;
 }
 
@@ -121,23 +120,23 @@ function verdict(report) {
 }
 
 function sweepTable(report) {
-  const head = [["β", ""], ["Reward", "ks-right"], ["KL", "ks-right"], ["Gain, sd", "ks-right"], [`Reward within ${report.kl_budget} nats`, "ks-right"]];
+  const head = [["β", "ks-left"], ["Reward", "ks-right"], ["KL", "ks-right"], ["Gain, sd", "ks-right"], [`Reward within ${report.kl_budget} nats`, "ks-right"]];
   return table(head, report.runs.map((run) => {
     const name = make("span", "", String(run.kl_weight));
     if (run.kl_weight === report.best) name.append(" ", make("span", "ks-badge ks-good", "best"));
     if (run.unmoved) name.append(" ", make("span", "ks-badge", "did not move"));
     const within = run.reward_within_budget;
-    return Object.assign([name, run.reward.toFixed(3), run.kl.toFixed(2), run.gain.toFixed(2), within === null ? "above budget" : within.toFixed(3)], { best: run.kl_weight === report.best });
+    return Object.assign([name, fixed(run.reward, 3), fixed(run.kl, 2), fixed(run.gain, 2), within === null ? "above budget" : fixed(within, 3)], { best: run.kl_weight === report.best });
   }));
 }
 
 function comparisonTable(report) {
-  const right = "ks-right", head = [["Method", ""], ["Gold", right], ["Reward", right], ["KL", right], ["Tokens", right], ["Wins against SFT", right], [`Gold at ${report.kl} nats`, right], ["Training", right]];
+  const right = "ks-right", head = [["Method", "ks-left"], ["Gold", right], ["Reward", right], ["KL", right], ["Tokens", right], ["Wins against SFT", right], [`Gold at ${report.kl} nats`, right], ["Training", right]];
   return table(head, report.methods.map((row) => {
     const sft = row.method === "sft", { win_rate: rate, low, high } = row.win_rate;
-    return [METHODS[row.method], row.gold.toFixed(3), row.reward.toFixed(3), row.kl.toFixed(2), row.length.toFixed(1),
+    return [METHODS[row.method], fixed(row.gold, 3), fixed(row.reward, 3), fixed(row.kl, 2), fixed(row.length, 1),
       sft ? null : `${Math.round(100 * rate)}% (${Math.round(100 * low)}–${Math.round(100 * high)}%)`,
-      sft ? null : row.gold_at_kl === null ? "not reached" : row.gold_at_kl.toFixed(3), row.training_seconds ? span(row.training_seconds) : null];
+      sft ? null : row.gold_at_kl === null ? "not reached" : fixed(row.gold_at_kl, 3), row.training_seconds ? span(row.training_seconds) : null];
   }));
 }
 
@@ -151,14 +150,14 @@ function result(study) {
   }
   if (study.kind === "sweep") box.append(note(...verdict(report)));
   box.append(study.kind === "sweep" ? sweepTable(report) : comparisonTable(report));
-  const plot = Object.assign(make("img", "st-plot"), { src: `/research/api/studies/${encodeURIComponent(study.id)}/plot`, loading: "lazy" });
+  const plot = Object.assign(make("img", "st-plot"), { src: `/research/api/studies/${encodeURIComponent(study.id)}/plot` });
   plot.alt = study.kind === "sweep" ? `Reward against KL for each β of ${study.name}` : `Score against KL for each method of ${study.name}`;
   box.append(plot);
   return box;
 }
 
 function button(text, css, act) {
-  const made = Object.assign(make("button", `ks-button ${css}`, text), { type: "button" });
+  const made = Object.assign(make("button", `ks-button ks-acts ${css}`, text), { type: "button" });
   made.dataset.act = act;
   return made;
 }
@@ -171,10 +170,8 @@ function card(study) {
   name.append(make("span", `ks-badge ks-${TONES[study.status]}`, study.stopping ? "stopping" : study.status));
   title.append(name, make("p", "ks-detail", [KINDS[study.kind], `repeats ${study.repeats} of iteration ${study.iteration}`, ...(study.by ? [study.by] : []), ago(study.started ?? study.created)].join(" · ")),
     make("p", "ks-detail st-plan", described(study)));
-  if (!viewer()) {
-    if (study.status === "running") acts.append(Object.assign(button("Cancel", "ks-bad", "cancel"), { disabled: study.stopping }));
-    if (study.status === "failed" || study.status === "cancelled") acts.append(Object.assign(button("Continue", "", "continue"), { disabled: Boolean(state.offer.reason) }));
-  }
+  if (study.status === "running") acts.append(Object.assign(button("Cancel", "ks-bad", "cancel"), { disabled: study.stopping }));
+  if (study.status === "failed" || study.status === "cancelled") acts.append(Object.assign(button("Continue", "", "continue"), { disabled: Boolean(state.offer.reason) }));
   const drawn = study.runs.filter((run) => run.reward !== null).slice(0, MOST);
   if (drawn.length) {
     const link = make("a", "ks-button", "Compare curves");
@@ -190,7 +187,7 @@ function card(study) {
     box.append(line);
   }
   if (study.status === "failed") box.append(note("bad", "The study failed.", study.reason));
-  if (study.status === "cancelled") box.append(make("p", "ks-detail", `Cancelled after ${study.runs.filter((run) => run.status === "succeeded").length} of ${study.planned} runs. Continue goes on without repeating them.`));
+  if (study.status === "cancelled") box.append(make("p", "ks-detail", `Cancelled with ${study.runs.filter((run) => run.status === "succeeded").length} of ${study.planned} runs finished. Continue keeps what is done.`));
   if (study.status !== "succeeded") {
     const runs = make("ul", "st-runs");
     runs.append(...study.runs.map(runLine));
@@ -223,7 +220,7 @@ function say(tone, head, body) {
 }
 
 function draw(again = false) {
-  const now = JSON.stringify([state, viewer()]);
+  const now = JSON.stringify(state);
   if (now === shown && !again) return;
   shown = now;
   const focused = document.activeElement?.closest?.(".st-study") && { study: document.activeElement.closest(".st-study").dataset.study, act: document.activeElement.dataset.act, summary: document.activeElement.matches("summary") };
