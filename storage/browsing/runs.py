@@ -26,8 +26,16 @@ SECONDS = ("speed/rollout_seconds", "speed/score_seconds", "speed/update_seconds
 
 _LAST = """
     SELECT run, name, arg_max(value, (step, seq)) AS value FROM metrics
-    WHERE run IN (SELECT unnest($runs)) AND name IN (SELECT unnest($names)) GROUP BY run, name
+    WHERE {whose} AND name IN (SELECT unnest($names)) AND seq > $after GROUP BY run, name
 """
+_NEWEST = _LAST.format(whose="run IN (SELECT unnest($runs))")
+_OF_RUN = _LAST.format(whose="run = $run")
+_REPORTED = """
+    SELECT DISTINCT run, name FROM metrics
+    WHERE run IN (SELECT unnest($runs)) AND name IN (SELECT unnest($names))
+"""
+_TAIL = 50
+"""Events of a run in which its last values are looked for first."""
 _FLAGS = """
     SELECT run, count(DISTINCT name) AS n FROM run_notes WHERE kind = 'flag' GROUP BY run
 """
@@ -138,12 +146,31 @@ class LastValues:
                 id for id, version in versions.items()
                 if id not in self._known or self._known[id][0] != version
             ]  # fmt: skip
-            found: dict[str, dict[str, float]] = {id: {} for id in stale}
             if stale:
-                for row in self._db.read(_LAST, runs=stale, names=[REWARD, KL]):
-                    found[row["run"]][row["name"]] = row["value"]
-            self._known |= {id: (versions[id], values) for id, values in found.items()}
+                with self._db.snapshot():
+                    found = self._read({id: versions[id][1] for id in stale})
+                self._known |= {id: (versions[id], values) for id, values in found.items()}
             return {id: self._known[id][1] for id in versions}
+
+    def _read(self, newest: Mapping[str, int]) -> dict[str, dict[str, float]]:
+        """The values of these runs, given the number of each one's newest event.
+
+        DuckDB keeps the values that it reads in memory.  Those of the newest events are a few blocks
+        of each run; only a metric that is not among them is read from the beginning.
+        """
+        found: dict[str, dict[str, float]] = {id: {} for id in newest}
+
+        def add(sql: str, **parameters: Any) -> None:
+            for row in self._db.read(sql, names=[REWARD, KL], **parameters):
+                found[row["run"]][row["name"]] = row["value"]
+
+        for seq in {*newest.values()} - {0}:
+            add(_NEWEST, runs=[id for id in newest if newest[id] == seq], after=seq - _TAIL)
+        missing = [id for id, values in found.items() if len(values) < 2]
+        reported = self._db.read(_REPORTED, runs=missing, names=[REWARD, KL]) if missing else []
+        for run in {row["run"] for row in reported if row["name"] not in found[row["run"]]}:
+            add(_OF_RUN, run=run, after=-1)
+        return found
 
 
 def summaries(db: Database, last: LastValues) -> list[RunSummary]:

@@ -38,6 +38,8 @@ from storage.tables.pseudonyms import key_of, pseudonym
 
 _HUB = "hf://"
 _BATCH = 5_000
+_TRIED = 200
+"""Judgments that are read first to find out whether an export has rows."""
 
 # External models are exported under their names, our own under their ids.  The id of an imported
 # judgment is a digest of its annotator's name, so with pseudonyms ids are hashed with the key.
@@ -217,6 +219,9 @@ def _folder_for(place: Destination) -> Iterator[Path]:
 
 def why_empty(db: Database, *, format: Format, ties: Ties) -> str | None:
     """Why an export would have no rows, as `export` reports it; None if it has rows."""
+    # The oldest judgments have rows nearly always; sorting all of them takes time and memory.
+    if any(_Dataset(db, format=format, ties=ties).batches(most=_TRIED)):
+        return None
     dataset = _Dataset(db, format=format, ties=ties)
     return None if any(dataset.batches()) else dataset.why_empty()
 
@@ -254,10 +259,14 @@ class _Dataset:
         }
         self._flags = self._flags_by_comparison() if raw else {}
 
-    def batches(self) -> Iterator[list[DatasetRow]]:
-        """Rows in order of time, in batches: an export need not fit into memory."""
+    def batches(self, *, most: int | None = None) -> Iterator[list[DatasetRow]]:
+        """Rows in order of time, in batches: an export need not fit into memory.
+
+        With `most`, those of this many judgments.
+        """
         key = self._key.hex() if self._key else None
-        found = self._db.cursor().execute(_JUDGED, {"history": self._history, "key": key})
+        sql = _JUDGED if most is None else f"{_JUDGED} LIMIT {most}"
+        found = self._db.cursor().execute(sql, {"history": self._history, "key": key})
         columns = [column[0] for column in found.description or ()]
         while batch := found.fetchmany(_BATCH):
             judged = (dict(zip(columns, values, strict=True)) for values in batch)

@@ -68,6 +68,18 @@ def test_last_figures_follow_new_events_and_a_new_attempt(db):
     assert last.of(runs.listing(db))["run-a"] == {}
 
 
+def test_a_figure_that_was_last_reported_long_ago_is_found_beside_newer_ones(db):
+    told = [metric("run-b", 1, 1, "kl/reference", 4.0), metric("run-b", 2, 2, "kl/reference", 5.0)]
+    told += [metric("run-b", n, n, "reward/mean", n / 100) for n in range(1, 301)]
+    runs.ingest(db, replace(runs.get(db, "run-b"), ingested_seq=300), told, [])
+    found = LastValues(db).of(runs.listing(db))
+    assert found["run-b"] == {"reward/mean": 3.0, "kl/reference": 5.0}
+    assert found["run-a"] == {"reward/mean": 0.7, "kl/reference": 3.0}
+    # An attempt that has reported nothing yet shows the figures of the attempt before.
+    runs.save(db, replace(runs.get(db, "run-b"), attempt=2, ingested_seq=0))
+    assert LastValues(db).of(runs.listing(db))["run-b"] == found["run-b"]
+
+
 def test_curves_have_one_value_a_step_times_add_up_and_flags_have_their_steps(db):
     found = compare(db, ["run-b", "run-a"])
     assert [run.run for run in found.runs] == ["run-b", "run-a"]
