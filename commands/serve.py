@@ -19,6 +19,7 @@ from labeler.security import oidc_settings
 from labeler.security.addresses import Addresses
 from labeler.security.listening import address, is_exposed, listen, public_address
 from labeler.security.oidc_settings import OidcSettings
+from labeler.webhooks import mail_settings
 from pipeline.loop.settings_store import Layers
 from pipeline.loop.workspace_config import prepare
 from storage.engine.database import Database
@@ -109,6 +110,7 @@ def serve(
             raise ValueError(f"there is no file {file}")
     public_url = public_address(public_url)
     oidc = sign_in_settings(sign_in, workspace)
+    mail_settings.read(workspace)  # wrong settings stop the start
     listener = listen(host, port)  # first, so that a failure does not leave a new workspace
     try:
         settings = prepare(workspace, model, config, sets)
@@ -196,6 +198,7 @@ def _run_server(
     )
     studio.commands.address = public_url or local
     studio.commands.serving = True
+    studio.webhooks.dispatcher.address = public_url or local
     server = http_server(web, behind_proxy=public_url is not None)
     stop = threading.Event()
     timer = threading.Thread(target=advance_periodically, args=(studio, stop), daemon=True)

@@ -1,4 +1,4 @@
-"""The commands on webhooks: addresses that receive events as signed requests."""
+"""The commands on webhooks: programs and e-mail addresses that receive events."""
 
 from __future__ import annotations
 
@@ -10,13 +10,15 @@ from commands.app import DEFAULT, AsJson, Workspace, app, show
 from commands.studio import connect
 from storage.notification_records import EVENTS
 
-webhooks = typer.Typer(help="Send events to other programs.", no_args_is_help=True)
+webhooks = typer.Typer(
+    help="Send events to other programs and to e-mail addresses.", no_args_is_help=True
+)
 app.add_typer(webhooks, name="webhooks")
 
 
 @webhooks.command("add")
 def add_command(
-    url: str,
+    url: Annotated[str, typer.Argument(help="The URL of a program, or an e-mail address.")],
     events: Annotated[
         list[str],
         typer.Option("--event", help=f"{', '.join(EVENTS)}; repeatable. By default all."),
@@ -25,7 +27,7 @@ def add_command(
     workspace: Workspace = DEFAULT,
     as_json: AsJson = False,
 ) -> None:
-    """Add a webhook and print its secret, which is not shown again."""
+    """Add a webhook and print its secret, which is not shown again, or add an e-mail address."""
     with connect(workspace) as target:
         chosen = events or list(EVENTS)
         show(target.call("webhooks.add", url=url, events=chosen, description=description), as_json)

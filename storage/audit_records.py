@@ -208,7 +208,8 @@ def of_flag_answer(before: Entry | None, after: Entry) -> Noted | None:
 def of_webhook(before: Entry | None, after: Entry) -> Noted | None:
     """A webhook was changed.  The path of its URL may contain a token and is left out."""
     parts = urlsplit(after["url"])
-    host = {"host": f"{parts.scheme}://{parts.netloc}"}
+    mail = parts.scheme == "mailto"
+    host = {"host": after["url"] if mail else f"{parts.scheme}://{parts.netloc}"}
     if before is None:
         return Noted("webhook.added", after["id"], host | {"events": list(after["events"])})
     if after["removed"]:

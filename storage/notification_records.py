@@ -5,6 +5,7 @@ Imports only `storage.records`, as `gate_records` does.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -25,6 +26,13 @@ ROTATION = timedelta(days=1)
 """How long the previous secret signs too, after a rotation."""
 MAX_URL_LENGTH = 2_000
 MAX_DESCRIPTION_LENGTH = 200
+MAILTO = "mailto:"
+MAX_ADDRESS_LENGTH = 254
+"""By RFC 5321."""
+_LABEL = r"[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
+_ADDRESS = re.compile(
+    rf"[\w!#$'*+/=^`{{|}}~-]+(?:\.[\w!#$'*+/=^`{{|}}~-]+)*@{_LABEL}(?:\.{_LABEL})*", re.ASCII
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +55,7 @@ class Event:
 
 @dataclass(frozen=True, kw_only=True)
 class Webhook:
-    """An endpoint that receives events as signed POST requests.
+    """A receiver of events: an endpoint gets signed POST requests, a ``mailto:`` URL gets e-mails.
 
     `secret` is the number of the current secret, which increases with each rotation; `secret_hash`
     recognizes it.  Neither reveals it: secrets are derived from a key that is not in the journal.
@@ -82,8 +90,15 @@ class Webhook:
     @property
     def host(self) -> str:
         """The address without path and query, which may contain a token."""
+        if self.address:
+            return self.address
         parts = urlsplit(self.url)
         return f"{parts.scheme}://{parts.netloc}"
+
+    @property
+    def address(self) -> str:
+        """The e-mail address, or "" for an endpoint."""
+        return self.url.removeprefix(MAILTO) if self.url.startswith(MAILTO) else ""
 
     def previous_signs(self, moment: datetime) -> bool:
         """Whether the previous secret still signs."""
@@ -120,16 +135,30 @@ def require_url(url: str) -> None:
             f"the URL of a webhook has at most {MAX_URL_LENGTH:,} characters, all of them ASCII and "
             "no spaces"
         )
+    if url.startswith(MAILTO):
+        require_address(url.removeprefix(MAILTO))
+        return
     try:
         parts = urlsplit(url)
         port = parts.port
     except ValueError as error:
         raise ValueError(f"the URL of the webhook is not valid: {error}") from None
     if parts.scheme not in ("https", "http") or not parts.hostname:
-        raise ValueError("the URL of a webhook starts with https:// or http:// and names a host")
+        raise ValueError(
+            "the URL of a webhook starts with https:// or http:// and names a host; for e-mail, give "
+            "an address such as ann@example.org"
+        )
     if port == 0:
         raise ValueError("the port in the URL of a webhook is from 1 to 65535")
     if parts.username is not None or parts.password is not None:
         raise ValueError("the URL of a webhook has no user name; verify the signature instead")
     if parts.fragment:
         raise ValueError("the URL of a webhook has no fragment (#…)")
+
+
+def require_address(address: str) -> None:
+    """ValueError for text that is not one e-mail address, such as one with another header."""
+    if len(address) > MAX_ADDRESS_LENGTH or not _ADDRESS.fullmatch(address):
+        raise ValueError(
+            f"{address[:MAX_ADDRESS_LENGTH]!r} is not an e-mail address such as ann@example.org"
+        )

@@ -14,7 +14,9 @@ from collections.abc import Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
 
-from labeler.webhooks import sender
+from labeler.html.components import sentence
+from labeler.webhooks import mail, mail_settings, sender
+from labeler.webhooks.mail_settings import MailSettings
 from labeler.webhooks.signature import SecretLost, Secrets, sign
 from storage.engine.database import Database
 from storage.errors import NotFound, StorageUnavailable
@@ -34,7 +36,10 @@ AGENT = "Kitestring-Webhooks/1"
 
 
 class Dispatcher:
-    """Sends the deliveries of one workspace; a context manager that runs in the background."""
+    """Sends the deliveries of one workspace; a context manager that runs in the background.
+
+    `seconds` limits an attempt; by default 15 s for a request and 30 s for an e-mail.
+    """
 
     def __init__(
         self,
@@ -43,9 +48,11 @@ class Dispatcher:
         allow_private: bool = False,
         schedule: Sequence[timedelta] = SCHEDULE,
         every: float = _EVERY,
-        seconds: float = sender.TOTAL_SECONDS,
+        seconds: float | None = None,
     ) -> None:
         self.allow_private = allow_private
+        self.address = ""
+        """The studio's URL, for links in e-mails; a server sets it."""
         self.secrets = Secrets(db.workspace)
         self._db = db
         self._schedule = schedule
@@ -134,7 +141,34 @@ class Dispatcher:
             result = self._send(prepared)
             return webhooks.store_attempt(self._db, delivery, result, schedule=self._schedule)
 
+    def mail_settings(self) -> MailSettings:
+        """The settings of the mail server; ValueError if there are none or they are wrong."""
+        found = mail_settings.read(self._db.workspace)
+        if found is None:
+            raise ValueError(mail_settings.NOT_SET_UP.format(file=mail_settings.FILE))
+        return found
+
     def _send(self, prepared: Prepared) -> Attempt:
+        return self._mail(prepared) if prepared.webhook.address else self._post(prepared)
+
+    def _mail(self, prepared: Prepared) -> Attempt:
+        to = prepared.webhook.address
+        try:
+            settings = self.mail_settings()
+            settings.require_recipient(to)
+        except ValueError as error:
+            return Attempt(error=sentence(str(error)))
+        made = mail.message(
+            prepared.event,
+            to,
+            settings,
+            id=prepared.delivery.id,
+            workspace=self._db.workspace.name,
+            address=self.address,
+        )
+        return mail.send(made, settings, seconds=self._seconds or mail.TOTAL_SECONDS)
+
+    def _post(self, prepared: Prepared) -> Attempt:
         event, webhook, moment = prepared.event, prepared.webhook, now()
         body = payload(event)
         try:
@@ -151,7 +185,11 @@ class Dispatcher:
             "webhook-signature": " ".join(signatures),
         }
         return sender.post(
-            webhook.url, body, headers, allow_private=self.allow_private, seconds=self._seconds
+            webhook.url,
+            body,
+            headers,
+            allow_private=self.allow_private,
+            seconds=self._seconds or sender.TOTAL_SECONDS,
         )
 
 

@@ -134,9 +134,9 @@ def post(
     except (httpcore.TimeoutException, TimeoutError):
         return Attempt(error=f"The receiver did not answer within {seconds:g} seconds.")
     except (socket.gaierror, UnicodeError) as error:
-        return Attempt(error=f"The host cannot be found: {_short(error)}.")
+        return Attempt(error=f"The host cannot be found: {short(error)}.")
     except (httpcore.NetworkError, httpcore.ProtocolError, OSError) as error:
-        return Attempt(error=f"The connection failed: {_short(error)}.")
+        return Attempt(error=f"The connection failed: {short(error)}.")
     if code in _SUCCESS:
         return Attempt(code=code)
     hint = "; redirects are not followed" if code in _REDIRECTS else ""
@@ -155,7 +155,7 @@ def _read_some(response: httpcore.Response) -> None:
         return
 
 
-def _short(error: Exception) -> str:
+def short(error: Exception) -> str:
     """The cause in one line of printable characters."""
     cause = _ERRNO.sub("", str(error)) or type(error).__name__
     return "".join(c if c.isprintable() else " " for c in cause)[:_SHOWN].rstrip(".")

@@ -16,6 +16,7 @@ from labeler.webhooks.signature import SecretLost, fingerprint
 from storage.engine.database import Database
 from storage.notification_records import (
     EVENTS,
+    MAILTO,
     ROTATION,
     DeliveryStatus,
     EventType,
@@ -55,10 +56,16 @@ class Webhooks:
     ) -> dict[str, Any]:
         """Add a webhook; the result has its secret, which is not shown again.
 
-        ValueError for a URL that is not valid or names a private address.
+        `url` may be an e-mail address, with or without ``mailto:``; then there is no secret.
+        ValueError for a URL that is not valid or names a private address, and for an e-mail address
+        if the operator has not set up a mail server or does not allow the domain.
         """
         url = url.strip()
+        if "@" in url and "/" not in url and not url.startswith(MAILTO):
+            url = MAILTO + url
         require_url(url)
+        if url.startswith(MAILTO):
+            return self._add_address(url, events, description)
         host = urlsplit(url).hostname or ""
         require_allowed(host, allow_private=self.dispatcher.allow_private)
         id = new_id("wh")
@@ -71,6 +78,13 @@ class Webhooks:
             secret_hash=fingerprint(secret),
         )
         return self._view(webhooks.add(self._db, made)) | {"secret": secret}
+
+    def _add_address(
+        self, url: str, events: Sequence[EventType], description: str
+    ) -> dict[str, Any]:
+        self.dispatcher.mail_settings().require_recipient(url.removeprefix(MAILTO))
+        made = Webhook(id=new_id("wh"), url=url, events=events, description=description.strip())
+        return self._view(webhooks.add(self._db, made))
 
     def listing(self) -> list[dict[str, Any]]:
         """The webhooks with the numbers of their deliveries."""
@@ -97,6 +111,8 @@ class Webhooks:
     def rotate(self, id: str) -> dict[str, Any]:
         """Replace the secret.  For `ROTATION`, requests have the signatures of both secrets."""
         known = webhooks.get(self._db, id)
+        if known.address:
+            raise ValueError("an e-mail address has no secret")
         secret = self.dispatcher.secrets.derived(id, known.secret + 1)
         try:
             self.dispatcher.secrets.of(known)

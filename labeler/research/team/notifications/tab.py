@@ -1,4 +1,4 @@
-"""The "Notifications" section: webhooks, their deliveries, and notifications of the browser."""
+"""The "Notifications" section: webhooks, e-mail, deliveries, and notifications of the browser."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from labeler.html.components import Markup, render
 from labeler.research.tab import Tab, Updates, attempt, heading_slot, html_slot, on
 from labeler.research.team.notifications import view
 from labeler.webhooks.service import Webhooks
+from labeler.webhooks.wording import TITLES
 from storage.engine.database import Database
 from storage.notification_records import EVENTS, EventType
 from storage.records import now
@@ -44,12 +45,12 @@ class NotificationsTab(Tab):
         heading_slot("In this browser", "a notification when something happens")
         with gr.Column(elem_classes="ks-panel"):
             html_slot(value=render(_SWITCH), elem_id="notify-switch", js_on_load=SWITCH_JS)
-        heading_slot("Webhooks", "signed requests to other programs")
+        heading_slot("Webhooks and e-mail", "signed requests to programs, messages to people")
         with gr.Column(elem_classes="ks-panel ks-acts"):
             with gr.Row(elem_classes="ks-fields"):
                 self.url = gr.Textbox(
-                    label="URL",
-                    placeholder="https://hooks.example.org/…",
+                    label="URL or e-mail address",
+                    placeholder="https://hooks.example.org/… or ann@example.org",
                     elem_id="webhook-url",
                     max_lines=1,
                 )
@@ -57,13 +58,13 @@ class NotificationsTab(Tab):
                     label="Description", elem_id="webhook-description", max_lines=1
                 )
             self.chosen = gr.CheckboxGroup(
-                [(view.TITLES[each], each) for each in EVENTS],
+                [(TITLES[each], each) for each in EVENTS],
                 value=list(EVENTS),
                 label="Events",
                 elem_id="webhook-events",
             )
             with gr.Row(elem_classes="ks-buttons"):
-                self.add = gr.Button("Add webhook", variant="primary", elem_id="webhook-add")
+                self.add = gr.Button("Add receiver", variant="primary", elem_id="webhook-add")
         self.answer = html_slot(elem_id="webhook-answer", js_on_load=ACTIONS_JS)
         self.webhooks = html_slot(elem_id="webhooks", js_on_load=ACTIONS_JS)
         heading_slot("Deliveries", f"the {LISTED} with the newest attempts")
@@ -83,11 +84,13 @@ class NotificationsTab(Tab):
     def _add(
         self, url: str | None, description: str | None, chosen: list[EventType] | None
     ) -> Updates:
-        def add() -> Markup:
+        def add() -> str | Markup:
             made = self._service.add(url or "", chosen or (), description or "")
-            return view.secret("The webhook is added.", made["secret"])
+            if "secret" in made:
+                return view.secret("The webhook is added.", made["secret"])
+            return "The e-mail address is added. Send a test to check it."
 
-        answer = attempt(add, "No webhook was added.")
+        answer = attempt(add, "Nothing was added.")
         cleared: Updates = {} if answer.refusal else {self.url: "", self.description: ""}
         return {self.answer: answer.html} | cleared | self.refresh()
 
@@ -108,16 +111,16 @@ class NotificationsTab(Tab):
                     return f"The receiver accepted the test with {found['code']}."
                 case "enable":
                     self._service.enable(target)
-                    return "The webhook receives events again."
+                    return "The receiver gets events again."
                 case "disable":
                     self._service.disable(target)
-                    return "The webhook receives nothing until it is enabled."
+                    return "The receiver gets nothing until it is enabled."
                 case "rotate":
                     made = self._service.rotate(target)
                     return view.secret("The secret is rotated.", made["secret"])
                 case "remove":
                     self._service.remove(target)
-                    return "The webhook is removed."
+                    return "The receiver is removed."
                 case "resend":
                     self._service.resend(target)
                     return "The event is being sent again."

@@ -1,30 +1,23 @@
-"""Webhooks, deliveries and events as HTML."""
+"""Webhooks, e-mail addresses, deliveries and events as HTML."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 
 from labeler.html import components
 from labeler.html.components import Column, Markup, Tone
-from storage.notification_records import Event, EventType, Webhook
+from labeler.webhooks.wording import TITLES, told
+from storage.notification_records import Event, Webhook
 from storage.tables.webhooks import DeliveryCounts, ListedDelivery
 
-TITLES: dict[EventType, str] = {
-    "labels.reached": "Labels reached",
-    "stage.failed": "Stage failed",
-    "gate.verdict": "Gate verdict",
-    "alarm.raised": "Alarm raised",
-    "flag.opened": "Pair flagged",
-    "ping": "Test",
-}
-_SHOWN = 200
-"""Characters of a message."""
 _TONES: dict[str, Tone] = {"delivered": "good", "pending": "info", "failed": "bad"}
 _WEBHOOKS = (
-    Column("Receiver", help="The host of the URL. The path may contain a token and is not shown."),
+    Column(
+        "Receiver",
+        help="The e-mail address, or the host of the URL: its path may contain a token.",
+    ),
     Column("Events"),
     Column("State"),
     Column("Deliveries"),
@@ -43,37 +36,6 @@ _DELIVERIES = (
 _EVENTS = (Column("Time"), Column("Event"), Column("What happened"))
 
 
-@dataclass(frozen=True)
-class Told:
-    """An event in words."""
-
-    title: str
-    text: str
-
-
-def told(event: Event) -> Told:
-    """What happened, for people."""
-    data = event.data
-    match event.type:
-        case "labels.reached":
-            text = f"Iteration {data['iteration']} has {data['labels']} of {data['wanted']} labels."
-            return Told(TITLES[event.type], text)
-        case "stage.failed":
-            name = str(data["stage"])
-            title = f"{name if name[:1].isupper() else name.capitalize()} failed"
-            return Told(title, _short(f"Iteration {data['iteration']}: {data['reason']}"))
-        case "gate.verdict":
-            return Told(f"{data['policy']} is {data['verdict']}", _short(str(data["reason"])))
-        case "alarm.raised":
-            return Told(f"Alarm: {data['alarm']}", _short(str(data["message"])))
-        case _:
-            return Told(TITLES[event.type], "An annotator reported a problem with a pair.")
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= _SHOWN else text[: _SHOWN - 1] + "…"
-
-
 def payload(events: Sequence[Event]) -> Markup:
     """The newest events for ``notify.js``, oldest first."""
     content = [
@@ -89,10 +51,11 @@ def webhooks(
     """A row for each webhook, with buttons."""
     if not listed:
         return components.empty(
-            "No webhooks yet", "Add the address of a program that should receive events."
+            "No receivers yet",
+            "Add the URL of a program, or the e-mail address of a person, that should receive events.",
         )
     rows = (_webhook(each, counts.get(each.id, DeliveryCounts()), now) for each in listed)
-    return components.table(_WEBHOOKS, rows, caption="Webhooks")
+    return components.table(_WEBHOOKS, rows, caption="Webhooks and e-mail addresses")
 
 
 def _webhook(webhook: Webhook, counted: DeliveryCounts, now: datetime) -> tuple[Markup | str, ...]:
@@ -118,17 +81,19 @@ def _state(webhook: Webhook) -> Markup:
 
 def _buttons(webhook: Webhook) -> Markup:
     on_off = ("Disable", "disable") if webhook.active else ("Enable", "enable")
+    rotate = _asking(
+        "Rotate secret …",
+        "rotate",
+        webhook,
+        "Make a new secret? For a day, requests have the signatures of both secrets.",
+    )
+    what = "e-mail address" if webhook.address else "webhook"
     buttons = [
         components.button("Send test", "test", webhook.id),
         components.button(*on_off, webhook.id),
+        *([] if webhook.address else [rotate]),
         _asking(
-            "Rotate secret …",
-            "rotate",
-            webhook,
-            "Make a new secret? For a day, requests have the signatures of both secrets.",
-        ),
-        _asking(
-            "Remove …", "remove", webhook, "Remove the webhook? Pending deliveries are not sent."
+            "Remove …", "remove", webhook, f"Remove the {what}? Pending deliveries are not sent."
         ),
     ]
     return Markup('<span class="ks-actions">{}</span>').format(components.lines(buttons))
