@@ -173,7 +173,7 @@ class Audit:
 
 
 class Webhooks:
-    """``studio.webhooks``: events that are sent to other programs as signed requests."""
+    """``studio.webhooks``: events that are sent to programs as signed requests, or by e-mail."""
 
     def __init__(self, at: Connection) -> None:
         self._at = at
@@ -185,7 +185,10 @@ class Webhooks:
 
     @route("POST", WEBHOOKS)
     def add(self, url: str, *, events: Iterable[str] = (), description: str = "") -> Webhook:
-        """Add a webhook, by default for all events.  Keep its `secret`: it is not shown again."""
+        """Add a webhook, by default for all events.  Keep its `secret`: it is not shown again.
+
+        `url` may be an e-mail address, which has no secret.
+        """
         body = {"url": url, "events": [*events] or None, "description": description}
         return parsed(Webhook, self._at.post(WEBHOOKS, body))
 

@@ -40,8 +40,8 @@ def message(
     made["Date"] = event.created_at
     made["Message-ID"] = f"<{id}@{sender.domain}>"
     made["Auto-Submitted"] = "auto-generated"
-    lines = [f"{told(event).title}. {_line(told(event).text, 2 * _LONGEST)}", ""]
-    lines += [f"{address}{page(event)}", ""] if address else []
+    lines = [f"{_line(told(event).title)}. {_line(told(event).text, 2 * _LONGEST)}", ""]
+    lines += [_line(f"{address}{page(event)}"), ""] if address else []
     lines += [f"Workspace: {_line(workspace)}", f"Event: {event.type}, {event.id}"]
     made.set_content("\n".join(lines) + "\n")
     return made

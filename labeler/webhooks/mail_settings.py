@@ -62,6 +62,7 @@ class MailSettings:
         right = right and all(isinstance(each, str) for each in self.allowed_domains)
         _require(right, "allowed_domains must be a list of texts")
         _require(not self.user or self.password, f"user needs a password in {PASSWORD}")
+        _require((self.password or "").isascii(), f"the password in {PASSWORD} must be ASCII")
         _require(
             not self.user or self.tls != "none" or self.host in _LOOPBACK,
             'tls = "none" would send the password unprotected; use starttls or tls',

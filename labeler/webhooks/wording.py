@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from urllib.parse import quote
 
 from storage.notification_records import Event, EventType
 
@@ -57,7 +58,7 @@ def page(event: Event) -> str:
     """The path of the page that shows what happened."""
     run = event.data.get("run")
     if run is not None:
-        return f"/research/?tab=runs&run={run}"
+        return f"/research/?tab=runs&run={quote(str(run))}"
     return {
         "gate.verdict": "/research/?tab=models&section=verdicts",
         "alarm.raised": "/research/?tab=models&section=verdicts",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -21,6 +22,7 @@ from commands.studio import PRIVATE_WEBHOOKS, is_up
 from storage.engine.database import Database
 from storage.labeling import judgments, queue
 from tests.helpers.command_line import told
+from tests.helpers.mail_server import mail_server
 from tests.helpers.receiver import Receiver, receiving
 from tests.helpers.storage_world import fill
 from tests.helpers.tiny import save_tiny
@@ -154,3 +156,62 @@ def test_events_arrive_once_for_a_receiver_that_knows_ids_over_a_kill_and_a_rest
         r.id: found["data"]["flag"] for r, found in zip(receiver.requests, verified, strict=True)
     }
     assert by_id == {delivery["event"]: "f3"}
+
+
+def set_up_mail(workspace: Path, port: int) -> None:
+    lines = (
+        'host = "127.0.0.1"',
+        f"port = {port}",
+        'tls = "none"',
+        'sender = "studio@example.org"',
+    )
+    (workspace / "mail.toml").write_text("\n".join(lines))
+
+
+def test_an_e_mail_address_is_added_tested_and_removed(workspace):
+    where = ("--workspace", workspace, "--json")
+    address = ("webhooks", "add", "ann@example.org", "--event", "stage.failed")
+    assert "has to create mail.toml" in refusal(*address, *where)
+    with mail_server() as mails:
+        set_up_mail(workspace, mails.port)
+        made = told(*address, *where)
+        assert (made["url"], made["events"]) == ("mailto:ann@example.org", ["stage.failed"])
+        assert told("webhooks", "test", made["id"], *where)["code"] == 250
+        assert mails.recipients == [["ann@example.org"]]
+        assert "has no secret" in refusal("webhooks", "rotate", made["id"], *where)
+        told("webhooks", "remove", made["id"], *where)
+    assert told("webhooks", "list", *where) == []
+
+
+def test_an_e_mail_survives_a_mail_server_that_is_down_and_a_kill_of_the_studio(workspace):
+    """It arrives twice, with one Message-ID: the kill comes before the answer is stored."""
+    where = ("--workspace", workspace, "--json")
+    with socket.create_server(("127.0.0.1", 0)) as closing:  # accepts, and ends the connection
+        port = closing.getsockname()[1]
+        set_up_mail(workspace, port)
+        told("webhooks", "add", "ann@example.org", *where)
+        flag(workspace, "f1")
+        server = start(workspace)
+        closing.settimeout(60)
+        closing.accept()[0].close()
+    with mail_server(port) as mails:
+        mails.pause = 60
+        mails.wait(1)  # by the retry after 5 s
+        server.kill()
+        server.wait()
+        mails.pause = 0
+        server = start(workspace)
+        try:
+            mails.wait(2)
+            until = time.monotonic() + 20
+            while (found := told("webhooks", "deliveries", *where)[0])["status"] == "pending":
+                assert time.monotonic() < until
+            link = mails.messages[1].get_content().splitlines()[2]
+        finally:
+            server.send_signal(signal.SIGINT)
+            server.wait(30)
+    assert (found["status"], found["attempts"], found["code"]) == ("delivered", 2, 250)
+    assert len(mails.ids) == 2
+    assert len(set(mails.ids)) == 1
+    assert link.startswith("http://127.0.0.1:")
+    assert link.endswith("/research/?tab=team&section=people")

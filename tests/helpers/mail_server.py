@@ -7,6 +7,7 @@ import datetime
 import ipaddress
 import socket
 import ssl
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -40,7 +41,15 @@ class Mails:
         assert isinstance(parsed, EmailMessage)
         self.messages.append(parsed)
         self.recipients.append(envelope.rcpt_tos)
+        await asyncio.sleep(self.pause)
         return self.answers.pop(0) if self.answers else "250 OK"
+
+    def wait(self, count: int, *, seconds: float = 90) -> None:
+        """Until so many messages have arrived."""
+        until = time.monotonic() + seconds
+        while len(self.messages) < count:
+            assert time.monotonic() < until, f"{len(self.messages)} messages arrived"
+            time.sleep(0.05)
 
     @property
     def ids(self) -> list[str]:
@@ -57,7 +66,7 @@ def free_port() -> int:
 def mail_server(
     port: int = 0, *, tls: str = "none", cert: Path | None = None, password: str = ""
 ) -> Iterator[Mails]:
-    """Runs on 127.0.0.1. With `password`, only the user ``studio`` with it can send."""
+    """Runs on 127.0.0.1. With `password`, only the user ``studio`` with it can sign in."""
     mails = Mails(port or free_port())
     context = None
     if cert is not None:
@@ -73,11 +82,8 @@ def mail_server(
 
     options: dict[str, Any] = {}
     if password:
-        options = {
-            "authenticator": check,
-            "auth_required": True,
-            "auth_require_tls": tls == "starttls",
-        }
+        starttls = tls == "starttls"
+        options = {"authenticator": check, "auth_required": starttls, "auth_require_tls": starttls}
     if tls == "starttls":
         options |= {"tls_context": context, "require_starttls": True}
     if tls == "tls":

@@ -78,7 +78,7 @@ def test_a_webhook_from_the_form_to_its_delivery_and_away_again(browser, world):
         page.goto(f"{world.server.url}/research/?tab=team&section=notifications")
         page.locator("#webhook-url input, #webhook-url textarea").fill(world.receiver.url)
         page.locator("#webhook-events").get_by_label("Pair flagged").uncheck()
-        page.get_by_role("button", name="Add webhook").click()
+        page.get_by_role("button", name="Add receiver").click()
         expect(page.locator("#webhook-answer code")).to_contain_text("whsec_")
         page.locator("#webhooks").get_by_role("button", name="Send test").click()
         expect(page.locator("#webhook-answer")).to_contain_text("accepted the test with 204")
@@ -95,7 +95,7 @@ def test_a_webhook_from_the_form_to_its_delivery_and_away_again(browser, world):
         page.get_by_role("dialog").get_by_role("button", name="Cancel").click()
         page.locator("#webhooks").get_by_role("button", name="Remove").click()
         page.get_by_role("dialog").get_by_role("button", name="Remove").click()
-        expect(page.locator("#webhooks")).to_contain_text("No webhooks yet")
+        expect(page.locator("#webhooks")).to_contain_text("No receivers yet")
 
 
 def test_events_are_in_the_title_and_notified_once_allowed_and_not_in_view(browser, world):

@@ -85,9 +85,9 @@ def test_a_webhook_that_cannot_be_is_refused_with_the_reason(db, tab, url, chose
 def test_the_buttons_of_a_webhook(db, tab, receiver):
     tab._add(receiver.url, "", list(EVENTS))
     (made,) = webhooks.listing(db)
-    assert "receives nothing" in told(tab, tab._act(pressed("disable", made.id)))
+    assert "gets nothing" in told(tab, tab._act(pressed("disable", made.id)))
     assert not webhooks.get(db, made.id).active
-    assert "receives events again" in told(tab, tab._act(pressed("enable", made.id)))
+    assert "gets events again" in told(tab, tab._act(pressed("enable", made.id)))
     assert "whsec_" in told(tab, tab._act(pressed("rotate", made.id)))
     assert webhooks.get(db, made.id).secret == 2
     receiver.answers = [500]
