@@ -18,7 +18,6 @@ from labeler.webhooks.wording import page, subject, told
 from storage.notification_records import Event
 from storage.tables.webhooks import Attempt
 
-CONNECT_SECONDS = 10.0
 TOTAL_SECONDS = 30.0
 """From the first connection attempt to the server's last answer."""
 _LONGEST = 150
@@ -62,7 +61,7 @@ def send(made: EmailMessage, settings: MailSettings, *, seconds: float = TOTAL_S
     except TimeoutError:
         return Attempt(error=f"The mail server did not answer within {seconds:g} seconds.")
     except socket.gaierror as error:
-        return Attempt(error=f"The mail server {settings.host} cannot be found: {short(error)}.")
+        return Attempt(error=f"The mail server cannot be found: {short(error)}.")
     except (OSError, smtplib.SMTPException, ValueError) as error:
         return Attempt(error=f"The connection to the mail server failed: {short(error)}.")
     return Attempt(code=250)
@@ -74,13 +73,12 @@ def _connected(settings: MailSettings, seconds: float) -> Iterator[smtplib.SMTP]
 
     The timeout of smtplib is for each answer: a server could send one byte at a time, without end.
     """
-    pause = min(CONNECT_SECONDS, seconds)
     context = ssl.create_default_context(cafile=settings.ca_file or None)
     late = threading.Event()
     server = (
-        smtplib.SMTP_SSL(timeout=pause, context=context)
+        smtplib.SMTP_SSL(timeout=seconds, context=context)
         if settings.tls == "tls"
-        else smtplib.SMTP(timeout=pause)
+        else smtplib.SMTP(timeout=seconds)
     )
 
     def end() -> None:

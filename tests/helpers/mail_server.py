@@ -26,23 +26,23 @@ from cryptography.x509.oid import NameOID
 
 @dataclass
 class Mails:
-    """What arrived. `answers` are the replies to the next messages; then 250."""
+    """What arrived. `answers` are the replies to the next messages, or seconds before one; then 250."""
 
     port: int
     messages: list[EmailMessage] = field(default_factory=list)
     recipients: list[list[str]] = field(default_factory=list)
-    answers: list[str] = field(default_factory=list)
-    pause: float = 0.0
-    """Seconds before the reply to a message."""
+    answers: list[str | float] = field(default_factory=list)
 
     async def handle_DATA(self, _server: Any, _session: Any, envelope: Any) -> str:
-        await asyncio.sleep(self.pause)
         parsed = message_from_bytes(envelope.content, policy=policy.default)
         assert isinstance(parsed, EmailMessage)
         self.messages.append(parsed)
         self.recipients.append(envelope.rcpt_tos)
-        await asyncio.sleep(self.pause)
-        return self.answers.pop(0) if self.answers else "250 OK"
+        answer = self.answers.pop(0) if self.answers else "250 OK"
+        if isinstance(answer, str):
+            return answer
+        await asyncio.sleep(answer)
+        return "250 OK"
 
     def wait(self, count: int, *, seconds: float = 90) -> None:
         """Until so many messages have arrived."""

@@ -21,6 +21,7 @@ from storage.notification_records import EVENTS, Event
 from storage.records import Annotator
 from storage.tables import annotators, audit, events, webhooks
 from storage.tables.webhooks import Attempt
+from tests.helpers.mail_server import mail_server
 from tests.helpers.receiver import Receiver, receiving
 from tests.helpers.recording_loop import HOSTILE
 from tests.helpers.research_tabs import laid_out, pressed
@@ -169,3 +170,28 @@ def test_only_researchers_read_the_audit_log(db, log):
             seen = log.refresh("", "", "", "")
         assert "Only researchers" in seen[log.entries]
         assert "trl" not in json.dumps([str(each) for each in seen.values()])
+
+
+def test_an_e_mail_address_is_added_tested_and_has_no_secret_to_rotate(db, tab):
+    assert "has to create mail.toml" in told(tab, tab._add("ann@example.org", "", list(EVENTS)))
+    with mail_server() as mails:
+        lines = (
+            'host = "127.0.0.1"',
+            f"port = {mails.port}",
+            'tls = "none"',
+            'sender = "s@example.org"',
+        )
+        (db.workspace / "mail.toml").write_text("\n".join(lines))
+        updates = tab._add("ann@example.org", "", ["stage.failed"])
+        assert "The e-mail address is added" in told(tab, updates)
+        assert "whsec_" not in told(tab, updates)
+        assert "ann@example.org" in updates[tab.webhooks]
+        assert "Rotate" not in updates[tab.webhooks]
+        (made,) = webhooks.listing(db)
+        assert made.events == ("stage.failed",)
+        done = told(tab, tab._act(pressed("test", made.id)))
+        assert "The mail server accepted the test with 250." in done
+        assert mails.recipients == [["ann@example.org"]]
+        mails.answers = ["550 no such mailbox"]
+        refused = told(tab, tab._act(pressed("test", made.id)))
+        assert "The mail server answered 550: no such mailbox." in refused

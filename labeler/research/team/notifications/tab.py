@@ -108,7 +108,9 @@ class NotificationsTab(Tab):
                     found = self._service.test(target)
                     if found["status"] != "delivered":
                         raise ValueError(found["error"])
-                    return f"The receiver accepted the test with {found['code']}."
+                    address = webhooks.get(self._db, target).address
+                    who = "mail server" if address else "receiver"
+                    return f"The {who} accepted the test with {found['code']}."
                 case "enable":
                     self._service.enable(target)
                     return "The receiver gets events again."
