@@ -77,7 +77,8 @@ class Stopped:
 class Status:
     """Counts of the workspace and the state of the loop.
 
-    `agreement`, `checks`, `policy` and `reward_model` are as `launch.py status --json` prints them.
+    `agreement`, `checks`, `policy`, `reward_model`, and `resources`, which has what the running stage
+    uses, are as `launch.py status --json` prints them.
     `stopped` is the stage that somebody must resume or retry.  `waits` says why training cannot start
     now, and `trouble` why the loop cannot continue.
     """
@@ -94,6 +95,7 @@ class Status:
     policy: Mapping[str, Any] | None
     reward_model: Mapping[str, Any] | None
     runs: tuple[RunState, ...]
+    resources: Mapping[str, Any] | None
     trouble: str | None
     stopped: Stopped | None
     waits: str | None
