@@ -17,9 +17,11 @@ from labeler.adjudicating import adjudication_routes
 from labeler.annotate import page as annotate
 from labeler.annotate.routes import explain_errors, label_routes
 from labeler.annotate.worker import worker_routes
+from labeler.documents import Documents, Edit
 from labeler.downloads import download_routes
 from labeler.ports import Generation, Loop
 from labeler.research import pages as research
+from labeler.research.first_view.document import FirstViewed
 from labeler.research.api.routes import api_routes, openapi_routes
 from labeler.research.data.importing.jobs import Imports
 from labeler.research.data.importing.routes import import_routes
@@ -39,7 +41,7 @@ from labeler.security.auth import Auth
 from labeler.security.oidc import Provider
 from labeler.security.oidc_routes import oidc_routes
 from labeler.security.oidc_settings import OidcSettings
-from labeler.theme import ThemedPages
+from labeler.theme import Themed
 from labeler.uploads import Uploads, upload_routes
 from labeler.webhooks.service import Webhooks
 from storage.engine.database import Database
@@ -120,7 +122,7 @@ def create_app(
         "/label",
         css=annotate.SHELL_CSS,
         head=annotate.HEAD,
-        middleware=[Middleware(ThemedPages, light="#f5f5f2", dark="#11141b")],
+        edits=[Themed(light="#f5f5f2", dark="#11141b")],
     )
     _mount(
         app,
@@ -128,7 +130,7 @@ def create_app(
         "/research",
         css=research.CSS,
         head=research.HEAD,
-        middleware=[Middleware(ThemedPages, light="#f6f6f4", dark="#12151c")],
+        edits=[Themed(light="#f6f6f4", dark="#12151c"), FirstViewed(pages.first_view)],
     )
     app.add_middleware(
         AccessMiddleware,  # pyright: ignore[reportArgumentType]  (an ASGI class, as Starlette's own are)
@@ -157,7 +159,7 @@ def _mount(
     *,
     css: str,
     head: str,
-    middleware: Sequence[Middleware] = (),
+    edits: Sequence[Edit],
 ) -> None:
     # Named fonts are local; Gradio's own themes load fonts from Google.
     theme = gr.themes.Base(
@@ -183,7 +185,7 @@ def _mount(
             "openapi_url": None,
             "docs_url": None,
             "redoc_url": None,
-            "middleware": middleware,
+            "middleware": [Middleware(Documents, edits=edits)],
         },
     )
     # Except on Windows, Gradio's two watchers wake up 1,000 and 100 times a second, which costs 10%

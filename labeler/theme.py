@@ -12,7 +12,7 @@ from typing import Literal, get_args
 
 from markupsafe import Markup
 from starlette.datastructures import Headers
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import Scope
 
 from labeler.cookies import read_cookie
 
@@ -42,46 +42,17 @@ def attribute(theme: Theme | None) -> Markup:
     return Markup(' data-theme="{}"').format(theme) if theme else Markup("")
 
 
-class ThemedPages:
-    """ASGI middleware inside Gradio's compression: each HTML document gets the theme and its script.
+class Themed:
+    """Gives each document of Gradio the theme and its script (`labeler.documents.Edit`).
 
     Gradio adds the scripts of its `head` only after its own start, when a page has been shown
     already. `light` and `dark` are the colors of the empty page (CSS).
     """
 
-    def __init__(self, app: ASGIApp, *, light: str, dark: str) -> None:
-        self._app = app
+    def __init__(self, *, light: str, dark: str) -> None:
         style = _STYLE % {"light": light, "dark": dark}
         self._added = _HEAD + f"<style>{style}</style><script>{_SCRIPT}</script>".encode()
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        start: Message | None = None
-        body = b""
-
-        async def adding(message: Message) -> None:
-            nonlocal start, body
-            if message["type"] == "http.response.start" and _is_html(message):
-                start = message
-            elif start is None:
-                await send(message)
-            else:
-                body += message.get("body", b"")
-                if not message.get("more_body", False):
-                    whole = self._themed(body, theme_of(Headers(scope=scope)))
-                    await send({**start, "headers": _with_length(start, len(whole))})
-                    await send({"type": "http.response.body", "body": whole})
-
-        await self._app(scope, receive, adding if scope["type"] == "http" else send)
-
-    def _themed(self, body: bytes, theme: Theme | None) -> bytes:
-        tag = _HTML + attribute(theme).encode()
-        return body.replace(_HTML, tag, 1).replace(_HEAD, self._added, 1)
-
-
-def _is_html(start: Message) -> bool:
-    return dict(start["headers"]).get(b"content-type", b"").startswith(b"text/html")
-
-
-def _with_length(start: Message, length: int) -> list[tuple[bytes, bytes]]:
-    kept = [(name, value) for name, value in start["headers"] if name != b"content-length"]
-    return [*kept, (b"content-length", str(length).encode())]
+    async def __call__(self, scope: Scope, document: bytes) -> bytes:
+        tag = _HTML + attribute(theme_of(Headers(scope=scope))).encode()
+        return document.replace(_HTML, tag, 1).replace(_HEAD, self._added, 1)

@@ -8,6 +8,7 @@ from typing import Any
 
 import gradio as gr
 
+from labeler.research.first_view.document import FirstView
 from labeler.security.access import GRANTS, Access
 from storage.audit_records import Actor, acting
 from storage.records import AnnotatorRole
@@ -27,6 +28,7 @@ class Page(gr.Blocks):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._access: dict[int, Access] = {}
+        self.first_view: FirstView = lambda *_: ""
 
     def allow(self, function: int, access: Access) -> None:
         """Let the roles that `GRANTS` gives `access` call the function with this index."""

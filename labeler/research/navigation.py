@@ -30,34 +30,56 @@ _TOOLS = Markup(
 """The button of the palette (``palette.js``) and the switch of the theme, which shows its state (``theme.js``)."""
 
 
-def navigation(pages: Mapping[str, Sequence[str]]) -> Markup:
+def navigation(pages: Mapping[str, Sequence[str]], opened: tuple[str, str] | None = None) -> Markup:
     """A row of pages with the tools of the site, and for each page with several sections a row of these.
 
-    Each link has its page and section in its address: ``?tab=models&section=lineage``.
+    Each link has its page and section in its address: ``?tab=models&section=lineage``.  Without the
+    page and section that are `opened`, ``address.js`` marks them.
     """
-    links = [_link(page, sections[0], page, first=True) for page, sections in pages.items()]
+    page_opened = opened and opened[0]
+    links = [
+        _link(page, sections[0], page, first=True, current=page == page_opened)
+        for page, sections in pages.items()
+    ]
     rows = [
-        Markup(
-            '<nav class="ks-section-links" aria-label="{}" data-page="{}" hidden>{}</nav>'
-        ).format(
+        Markup('<nav class="ks-section-links" aria-label="{}" data-page="{}"{}>{}</nav>').format(
             f"Sections of {page}",
             _slug(page),
+            "" if page == page_opened else Markup(" hidden"),
             lines(
-                _link(page, section, section, first=section == sections[0]) for section in sections
+                _link(
+                    page, section, section, first=section == sections[0],
+                    current=(page, section) == opened,
+                )
+                for section in sections
             ),
         )
         for page, sections in pages.items()
         if len(sections) > 1
-    ]
+    ]  # fmt: skip
     return Markup(
         '<div class="ks-pages"><nav class="ks-page-links" aria-label="Pages">{}</nav>{}</div>{}'
     ).format(lines(links), _TOOLS, lines(rows))
 
 
-def _link(page: str, section: str, text: str, *, first: bool) -> Markup:
+def named(pages: Mapping[str, Sequence[str]], query: Mapping[str, str]) -> tuple[str, str]:
+    """Page and section that an address names; the first ones for unknown names, as ``address.js``."""
+    page = next((each for each in pages if _slug(each) == query.get("tab")), None)
+    if page is None:
+        page = next(iter(pages))
+        return page, pages[page][0]
+    wanted = query.get("section", _slug(pages[page][0]))
+    found = next((each for each in pages[page] if _slug(each) == wanted), None)
+    return (page, found) if found is not None else named(pages, {})
+
+
+def _link(page: str, section: str, text: str, *, first: bool, current: bool) -> Markup:
     query = {"tab": _slug(page)} | ({} if first else {"section": _slug(section)})
-    return Markup('<a href="/research/?{}" data-tab="{}">{}</a>').format(
-        urlencode(query), f"{page}: {section}", text
+    return Markup('<a href="/research/?{}" data-tab="{}"{}>{}</a>').format(
+        urlencode(query),
+        f"{page}: {section}",
+        Markup(' aria-current="page"') if current else "",
+        text,
     )
 
 

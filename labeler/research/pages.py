@@ -23,6 +23,7 @@ from labeler.research.data.importing.tab import ImportTab
 from labeler.research.data.judgments.tab import JudgmentsTab
 from labeler.research.data.marks.tab import MarksTab
 from labeler.research.data.prompts.tab import PromptsTab
+from labeler.research.first_view.first_views import FirstViews
 from labeler.research.models.lineage.tab import LineageTab
 from labeler.research.models.playground.tab import PlaygroundTab
 from labeler.research.models.publishing.tab import PublishTab
@@ -144,6 +145,7 @@ def build(
         reader = html_slot(elem_id="reader")
         happened = html_slot(elem_id="events")
         made = pages(db, loop, top, accounts_changed=accounts_changed, webhooks=webhooks)
+        shown: dict[str, dict[str, tuple[gr.Tab, Tab]]] = {}
         html_slot(value=render(navigation({page: list(each) for page, each in made.items()})))
         tabs: dict[gr.Tab, Tab] = {}
         # One tab for each section. Its row of buttons is hidden: address.js presses them.
@@ -153,6 +155,7 @@ def build(
                     name = f"{page}: {section}"
                     with gr.Tab(name, id=name) as block:
                         tabs[block] = make()
+                    shown.setdefault(page, {})[section] = (block, tabs[block])
         _refresh(tabs)
         for tab in tabs.values():
             if isinstance(tab, RunsTab):
@@ -177,6 +180,9 @@ def build(
             outputs=[reader, *first.outputs, *(c for t in tabs.values() for c in t.loaded)],
             access="viewer",
         )
+    blocks.first_view = FirstViews(
+        shown, headline=lambda: headline(db), style=lambda: blocks.theme_css + CSS
+    )
     return blocks
 
 
