@@ -143,7 +143,7 @@ def build(
     ) as blocks:
         top = html_slot(elem_id="top")
         reader = html_slot(elem_id="reader")
-        happened = html_slot(elem_id="events")
+        happened = html_slot(elem_id="events", elem_classes="ks-none")
         made = pages(db, loop, top, accounts_changed=accounts_changed, webhooks=webhooks)
         shown: dict[str, dict[str, tuple[gr.Tab, Tab]]] = {}
         html_slot(value=render(navigation({page: list(each) for page, each in made.items()})))

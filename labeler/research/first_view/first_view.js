@@ -1,7 +1,7 @@
 // Shows the first view in a closed shadow root, where no script of the page finds its elements, and
 // removes it when Gradio shows the same section.
 ((host) => {
-  const LONGEST = 3000; // ms after Gradio has opened the section; then it is shown as it is
+  const LONGEST = 6000; // ms after Gradio has opened the section; then it is shown as it is
   const source = document.getElementById("first-view-content");
   const style = document.getElementById("first-view-style");
   const wanted = JSON.parse(host.dataset.filled); // ids of components that the first view has filled

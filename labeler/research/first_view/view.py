@@ -114,13 +114,14 @@ def _checks(shown: Shown) -> Markup:
 
 
 def _check(shown: Shown) -> Markup:
-    box = _box(shown("label"), checked=bool(shown("value")))
-    return Markup("<div {}>{}</div>").format(_named(shown, "block padded"), box)
+    box = _box(shown("label"), checked=bool(shown("value")), css="plain")
+    info = Markup('<div class="info">{}</div>').format(shown("info")) if shown("info") else ""
+    return Markup("<div {}>{}{}</div>").format(_named(shown, "block padded"), box, info)
 
 
-def _box(name: str, *, checked: bool) -> Markup:
-    return Markup('<label class="box"><input type="checkbox"{}><span>{}</span></label>').format(
-        " checked" if checked else "", name
+def _box(name: str, *, checked: bool, css: str = "box") -> Markup:
+    return Markup('<label class="{}"><input type="checkbox"{}><span>{}</span></label>').format(
+        css, " checked" if checked else "", name
     )
 
 
