@@ -21,10 +21,10 @@ from labeler.documents import Documents, Edit
 from labeler.downloads import download_routes
 from labeler.ports import Generation, Loop
 from labeler.research import pages as research
-from labeler.research.first_view.document import FirstViewed
 from labeler.research.api.routes import api_routes, openapi_routes
 from labeler.research.data.importing.jobs import Imports
 from labeler.research.data.importing.routes import import_routes
+from labeler.research.first_view.document import FirstViewed
 from labeler.research.models.playground.routes import playground_routes
 from labeler.research.models.publishing.jobs import Pushes
 from labeler.research.models.publishing.routes import push_routes

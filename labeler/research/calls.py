@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import logging
 import traceback
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import gradio as gr
 
-from labeler.research.first_view.document import FirstView
 from labeler.security.access import GRANTS, Access
 from storage.audit_records import Actor, acting
-from storage.records import AnnotatorRole
+from storage.records import Annotator, AnnotatorRole
+
+FirstView = Callable[[Annotator, Mapping[str, str]], str]
+"""The first view for a person and the query of the address, as HTML; "" without one."""
 
 _MAX_LOGGED = 200
 _LOG = logging.getLogger(__name__)

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import anyio
 from starlette.datastructures import QueryParams
 from starlette.types import Scope
 
-from storage.records import Annotator
-
-FirstView = Callable[[Annotator, QueryParams], str]
-"""The first view for a person and the query of the address, as HTML; "" without one."""
+from labeler.research.calls import FirstView
 
 PATIENCE = 1.0
 """Seconds that a document waits for its first view; a slower section is shown by Gradio alone."""

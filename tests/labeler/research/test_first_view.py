@@ -11,6 +11,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from labeler.app import create_app
+from labeler.documents import IMMUTABLE
 from labeler.research.first_view import document
 from labeler.research.overview.tab import OverviewTab
 from storage.engine.database import Database
@@ -149,7 +150,7 @@ def test_assets_are_kept_by_the_browser_because_their_names_change_with_their_co
     names = re.findall(r'"\./(assets/[^"]+)"', client.get("/research/").text)
     assert names
     for name in names:
-        assert client.get(f"/research/{name}").headers["cache-control"] == document.IMMUTABLE
+        assert client.get(f"/research/{name}").headers["cache-control"] == IMMUTABLE
     missing = client.get("/research/assets/none.js")
     assert missing.status_code == 404
     assert missing.headers["cache-control"] == "no-store"
