@@ -25,7 +25,7 @@ from pipeline.loop.workspace_config import prepare
 from storage.engine.database import Database
 from storage.engine.watch import Watch
 from storage.engine.workspace import SERVER, SETTINGS, publish_server
-from storage.tables import annotators, iterations, runs
+from storage.tables import annotators, iterations, runs, studies
 
 if TYPE_CHECKING:
     from labeler import ports
@@ -222,6 +222,10 @@ def _run_server(
             log_progress(
                 f"the {runs.name(run)} stage continues in the background; the next `serve` or "
                 "`resume` follows it"
+            )
+        if study := studies.running(studio.db):
+            log_progress(
+                f"the study {study.name} continues in the background; the next `serve` follows it"
             )
 
 

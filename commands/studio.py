@@ -123,6 +123,10 @@ class Studio:
         """Ask the running stage to stop; ValueError if none runs."""
         self.loop.refresh()
         running = [run for run in runs.listing(self.db) if run.status == "running"]
+        if not running and (study := self.loop.studies.active()):
+            raise ValueError(
+                f"no stage is running; `launch.py studies {study.id} --cancel` cancels the study"
+            )
         if not running:
             raise ValueError("no stage is running; there is nothing to cancel")
         self.loop.cancel(running[-1].id)

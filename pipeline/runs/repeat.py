@@ -30,9 +30,14 @@ _PAUSE = 0.5
 
 def newest_run(workspace: Path, stage: str, *, iteration: int | None = None) -> RunDirectory | None:
     """The newest run of a stage that has its inputs, or None."""
-    found = [RunDirectory(path.parent) for path in workspace.glob("runs/*/job.json")]
-    started = [d for d in found if _is_of(d.job(), stage, iteration) and any(d.inputs.iterdir())]
-    return max(started, key=lambda d: (d.path / "job.json").stat().st_mtime, default=None)
+    # The newest first: pages ask every few seconds, and reading a job takes longer than its date.
+    files = sorted(
+        workspace.glob("runs/*/job.json"), key=lambda path: path.stat().st_mtime, reverse=True
+    )
+    for directory in (RunDirectory(path.parent) for path in files):
+        if _is_of(directory.job(), stage, iteration) and any(directory.inputs.iterdir()):
+            return directory
+    return None
 
 
 def newest_ppo_run(workspace: Path) -> RunDirectory:

@@ -20,6 +20,8 @@ import fcntl
 import json
 import os
 import signal
+import sys
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, fields, replace
@@ -261,7 +263,8 @@ def conducting(workspace: Path, spec: Spec) -> Iterator[StudyFolder]:
     with lock:
         write_atomically(folder.path / "pid", str(os.getpid()))
         try:
-            yield folder
+            with _leaving_with_the_terminal():
+                yield folder
         except (KeyboardInterrupt, SystemExit):
             folder.request_cancel(now())
             folder.write_error(WAS_CANCELLED)
@@ -270,6 +273,19 @@ def conducting(workspace: Path, spec: Spec) -> Iterator[StudyFolder]:
             folder.write_error(str(error) or type(error).__name__)
             raise
         folder.write_result({})
+
+
+@contextmanager
+def _leaving_with_the_terminal() -> Iterator[None]:
+    """Stop the study when its terminal is closed, as Ctrl-C does: its worker has its own session."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGHUP, lambda *_: sys.exit(129))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 def claim(workspace: Path, folder: StudyFolder, spec: Spec) -> Any:

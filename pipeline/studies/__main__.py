@@ -15,7 +15,6 @@ from storage.records import StudyKind
 def main(workspace: str, kind: str, name: str) -> int:
     """Run the study of a folder; its outcome is in the folder."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    signal.signal(signal.SIGHUP, lambda *_: sys.exit(129))
     folder = StudyFolder(Path(workspace), cast("StudyKind", kind), name)
     spec = folder.spec()
     if spec is None:

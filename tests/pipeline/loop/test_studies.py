@@ -201,6 +201,36 @@ def test_a_study_of_the_command_appears_and_a_restore_loses_only_files(db: Datab
         loop.shut_down()
 
 
+@pytest.mark.slow
+def test_a_comparison_has_a_run_for_each_method(db: Database, loop: Loop):
+    plan = {"methods": ["ppo", "best_of_n"], "kl": 0.01, "snapshots": 1}
+    made = loop.studies.start("compare", "m", plan)
+    assert made.plan["gold"] is None
+    until(db, loop, lambda each: each.message.startswith("PPO (2 of 3): "), id=made.id)
+    done = until(db, loop, lambda each: each.status != "running", id=made.id)
+    assert (done.status, done.progress) == ("succeeded", 1.0)
+    found = browsing.details(db, LastValues(db), made.id)
+    assert [(run.title, run.method, run.status) for run in found.runs] == [
+        ("SFT", "SFT", "succeeded"), ("PPO", "PPO", "succeeded"),
+        ("best-of-N", "best-of-N", "succeeded"),
+    ]  # fmt: skip
+    assert found.report == json.loads((db.workspace / "compare" / "m" / "compare.json").read_text())
+    assert [row["method"] for row in found.report["methods"]] == ["sft", "ppo", "best_of_n"]
+    sft, ppo, _ = found.runs
+    (curves,) = compare(db, [ppo.id]).runs
+    assert len(curves.curves["reward/mean"].steps) == 6
+    assert (sft.reward, sft.kl) == (None, None)
+    assert len(runs.listing(db)) == 3
+
+
+def test_closing_the_terminal_cancels_the_study(db: Database, loop: Loop):
+    spec = planned(db.workspace, "sweep", "s", checked_plan("sweep", SWEEP), {})
+    with pytest.raises(SystemExit), conducting(db.workspace, spec):
+        os.kill(os.getpid(), signal.SIGHUP)
+    loop.refresh()
+    assert studies.get(db, "sweep-s").status == "cancelled"
+
+
 def test_what_cannot_start_says_why_in_a_sentence(db: Database, loop: Loop, tmp_path: Path):
     with pytest.raises(ValueError, match="a sweep has between 1 and 20 values of β"):
         loop.studies.start("sweep", "s", {"kl_weight": []})
