@@ -16,7 +16,7 @@ const [slider, log] = tools.querySelectorAll("input");
 const reset = tools.querySelector("button");
 element.before(tools);
 
-const { font, color, number, smooth, beyond, yRange, logRange, logTicks, logTexts, axis } = window.ksPlotting;
+const { font, color, number, smooth, beyond, yRange, logRange, logTicks, logTexts, axis, write } = window.ksPlotting;
 
 // Limits beyond the axis, as texts at its ends.
 const drawBeyond = ({ ctx, bbox, scales }, limits) => {
@@ -59,10 +59,10 @@ const readOut = (figure, unit, shown) => (plot) => {
   const { idx, left } = plot.cursor;
   const at = idx !== null && idx !== undefined && left >= 0 ? idx : null;
   if (at !== null) pointed = plot.data[0][at];
-  figure.querySelector(".ks-at").textContent = at === null ? "" : `${unit} ${number(plot.data[0][at], 6)}`;
+  write(figure.querySelector(".ks-at"), at === null ? "" : `${unit} ${number(plot.data[0][at], 6)}`);
   figure.querySelectorAll(".ks-key em").forEach((key, i) => {
     const values = plot.data[shown(i)];
-    key.textContent = number(at === null ? values.findLast((v) => v !== null && v !== undefined) : values[at], 3);
+    write(key, number(at === null ? values.findLast((v) => v !== null && v !== undefined) : values[at], 3));
   });
 };
 

@@ -104,5 +104,13 @@ window.ksPlotting = (() => {
     ...more,
   });
 
-  return { font, color, number, smooth, beyond, yRange, logRange, logTicks, logTexts, axis };
+  // Changes the text in its node: a node that is put in or taken out makes the browser match each `:has()` rule
+  // anew, for every row of a table, in every frame.
+  const write = (element, text) => {
+    const [node] = element.childNodes;
+    if (!node) element.textContent = text;
+    else if (node.data !== text) node.data = text;
+  };
+
+  return { font, color, number, smooth, beyond, yRange, logRange, logTicks, logTexts, axis, write };
 })();

@@ -1,6 +1,6 @@
 // The comparison of runs: a table with check boxes, and the curves of the chosen runs over each other.
 // What runs are called and say is untrusted: it is only ever set as text.
-const { font, color, number, smooth, logRange, logTicks, logTexts, axis } = window.ksPlotting;
+const { font, color, number, smooth, logRange, logTicks, logTexts, axis, write } = window.ksPlotting;
 const { make, ask } = window.ksRequests;
 const MOST = 10; // runs at a time, one color each
 const REWARD = "reward/mean", KL = "kl/reference";
@@ -402,10 +402,6 @@ function nearest({ xs, sorted }, at) {
   let best = 0;
   for (let i = 1; i < xs.length; i++) if (Math.abs(xs[i] - at) < Math.abs(xs[best] - at)) best = i;
   return best;
-}
-
-function write(node, text) {
-  if (node.textContent !== text) node.textContent = text;
 }
 
 function readOut({ figure, lines, x }, at) {
