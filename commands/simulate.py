@@ -16,7 +16,7 @@ import typer
 
 from commands.app import DEFAULT, AsJson, Sets, Workspace, app, log_progress, show
 from commands.studio import server_for
-from pipeline.config.sections import CONFIGS
+from pipeline.config.sections import CONFIGS, Config
 from pipeline.loop.settings_view import written
 from pipeline.ppo.settings import assignments
 from pipeline.runs.rundir import RunDirectory
@@ -35,7 +35,10 @@ def simulate_command(
     context: typer.Context,
     workspace: Workspace = DEFAULT,
     iterations: Annotated[int, typer.Option(help="Iterations to run.", min=1)] = 1,
-    labels: Annotated[int, typer.Option(help="Judgments per iteration.", min=1)] = 400,
+    labels: Annotated[
+        int,
+        typer.Option(help="Judgments per iteration; labeling.labels of --set replaces it.", min=1),
+    ] = 400,
     annotators: Annotated[int, typer.Option(help="Simulated annotators.", min=1)] = 8,
     bad: Annotated[
         float, typer.Option(help="Share of careless or biased annotators.", min=0, max=1)
@@ -78,6 +81,7 @@ def simulate_command(
     """Run the whole loop with simulated annotators, who judge by a hidden gold reward."""
     arms = chosen_arms(arm)
     defaulted = [each for each in ("labels", "seed") if _is_default(context, each)]
+    labels = _labels(labels, sets, defaulted)
     judged_by = load_gold(gold) if gold else score
     if tiny:
         labels, annotators = min(labels, TINY_LABELS), min(annotators, TINY_ANNOTATORS)
@@ -168,6 +172,19 @@ def chosen_arms(names: Sequence[str]) -> list[trials.TrialArm]:
     if unknown:
         raise ValueError(f"there is no arm {unknown[0]!r}; there are {', '.join(trials.ARMS)}")
     return [trials.ARMS[name] for name in dict.fromkeys(names or ["full"])]
+
+
+def _labels(labels: int, sets: Sequence[str], defaulted: Sequence[str]) -> int:
+    """The judgments per iteration: --labels, or labeling.labels of --set; ValueError if they differ."""
+    given = assignments(sets).get("labeling.labels")
+    if given is None:
+        return labels
+    wanted = Config().override({"labeling.labels": given}).labeling.labels
+    if "labels" not in defaulted and wanted != labels:
+        raise ValueError(
+            f"--labels {labels} and --set labeling.labels={given} differ; give one of them"
+        )
+    return wanted
 
 
 def _is_default(context: typer.Context, parameter: str) -> bool:

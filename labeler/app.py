@@ -20,6 +20,7 @@ from labeler.annotate.worker import worker_routes
 from labeler.documents import Documents, Edit
 from labeler.downloads import download_routes
 from labeler.ports import Generation, Loop
+from labeler.queries import WithoutTakenQueries
 from labeler.research import pages as research
 from labeler.research.api.routes import api_routes, openapi_routes
 from labeler.research.data.importing.jobs import Imports
@@ -185,7 +186,7 @@ def _mount(
             "openapi_url": None,
             "docs_url": None,
             "redoc_url": None,
-            "middleware": [Middleware(Documents, edits=edits)],
+            "middleware": [Middleware(WithoutTakenQueries), Middleware(Documents, edits=edits)],
         },
     )
     # Except on Windows, Gradio's two watchers wake up 1,000 and 100 times a second, which costs 10%

@@ -316,7 +316,8 @@ class WorkerConfig(Section):
         low=1,
     )
     report_to: tuple[Literal["tensorboard", "trackio", "wandb"], ...] = setting(
-        (), "Trackers that also receive the metrics: tensorboard (in RUN/trackers), trackio, wandb."
+        (),
+        "Trackers that also receive the metrics: tensorboard (in WORKSPACE/tensorboard), trackio, wandb.",
     )
     nice: int = setting(15, "Scheduling priority of a job (0 normal, 19 lowest).", low=-20, high=19)
 

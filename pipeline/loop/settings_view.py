@@ -16,6 +16,7 @@ from pipeline.config.sections import Config
 from pipeline.ppo.settings import plain, toml
 from storage.records import Iteration, Stage
 from storage.reports import Applies, InvalidSettings, SettingValue, SettingView
+from storage.tables.run_settings import READ_BY, reads
 
 _FIRST = ("optimize.method", "ppo.start_from")
 BASIC_SETTINGS: Mapping[str, tuple[str, ...]] = {
@@ -32,23 +33,6 @@ BASIC_SETTINGS: Mapping[str, tuple[str, ...]] = {
     ),
 }  # fmt: skip
 """The six settings that the "Train" form shows first for each method, in this order."""
-
-READ_BY: Mapping[Stage, tuple[str, ...]] = {
-    "sft": ("model", "sft", "worker", "seed"),
-    "sampling": ("sampling", "labeling", "gate.labels", "gate.most", "model.dtype", "worker", "seed"),
-    "reward": (
-        "reward", "sampling.batch", "ppo.temperature", "ppo.max_new_tokens", "model.dtype",
-        "model.long_rows", "worker", "seed",
-    ),
-    "policy": (
-        "optimize", "ppo", "shaping", "reward.learn_from", "gate.kl_raise", "model.dtype",
-        "model.long_rows", "worker", "seed",
-    ),
-    "evaluate": (
-        "evaluate", "ppo.temperature", "sampling", "shaping", "model.dtype", "worker", "seed",
-    ),
-}  # fmt: skip
-"""The settings or sections that each stage reads; the page offers them for another attempt."""
 
 _REFERENCE_SETTINGS = ("model.name", "sft")
 _PAIR_SETTINGS = ("sampling", "labeling", "gate.labels", "gate.most")
@@ -97,7 +81,7 @@ def form(
             last=shown(each.name, last[each.name]) if each.name in last else None,
             why_fixed=locked_reason(each.name, again),
             offered=again is None
-            or (_read(each.name, again) and not locked_reason(each.name, again)),
+            or (reads(again, each.name) and not locked_reason(each.name, again)),
         )
         for each in listing(config, preset)
     ]
@@ -166,15 +150,11 @@ def applies_text(name: str, *, referenced: bool = True) -> str:
         case "workspace":
             return "Applies to new workspaces"
     due: list[Stage] = [stage for stage in READ_BY if not (stage == "sft" and referenced)]
-    stages = [_STAGE_NAMES[stage] for stage in due if _read(name, stage)]
+    stages = [_STAGE_NAMES[stage] for stage in due if reads(stage, name)]
     if len(stages) == len(due):
         return "Applies from the next stage"
     listed = " or ".join(filter(None, (", ".join(stages[:-1]), stages[-1])))
     return f"Applies from the next {listed} stage"
-
-
-def _read(name: str, stage: Stage) -> bool:
-    return any(kind in READ_BY[stage] for kind in (name, name.partition(".")[0]))
 
 
 def shown(name: str, value: Any) -> SettingValue:

@@ -21,7 +21,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, Literal, cast
 
-from pipeline.runs import process
+from pipeline.runs import process, tensorboard
 from pipeline.runs.cancellation import WAS_CANCELLED
 from pipeline.runs.rundir import EventPosition, Job, RunDirectory
 from storage.engine.database import Database
@@ -91,7 +91,9 @@ class Jobs:
         """A new run directory; it is removed if the run cannot be stored, and the loop tries again."""
         path = self._db.workspace / run.directory
         try:
-            yield RunDirectory.create(path, job)
+            directory = RunDirectory.create(path, job)
+            tensorboard.link(self._db.workspace, job)
+            yield directory
         except BaseException:
             shutil.rmtree(path, ignore_errors=True)
             raise

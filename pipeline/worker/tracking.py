@@ -15,9 +15,12 @@ from accelerate.tracking import LOGGER_TYPE_TO_CLASS, get_available_trackers
 
 
 class Trackers:
-    """The trackers of one run; ValueError for a name that is unknown or not installed."""
+    """The trackers of one run; ValueError for a name that is unknown or not installed.
 
-    def __init__(self, names: Sequence[str], *, run: str, folder: Path) -> None:
+    TensorBoard writes to `folder`/`run`.  The others show the run in a project named `project`.
+    """
+
+    def __init__(self, names: Sequence[str], *, run: str, project: str, folder: Path) -> None:
         installed = [str(getattr(kind, "value", kind)) for kind in get_available_trackers()]
         for name in names:
             if name not in LOGGER_TYPE_TO_CLASS:
@@ -31,8 +34,10 @@ class Trackers:
         self._trackers: list[Any] = []
         for name in names:
             kind = LOGGER_TYPE_TO_CLASS[name]
-            where = {"logging_dir": str(folder)} if kind.requires_logging_directory else {}
-            tracker = kind(run, **where)
+            if kind.requires_logging_directory:
+                tracker = kind(run, logging_dir=str(folder))
+            else:
+                tracker = kind(project, name=run)
             tracker.start()
             self._trackers.append(tracker)
 

@@ -27,6 +27,7 @@ from typing import Any
 from pipeline.config.sections import WorkerConfig
 from pipeline.runs.cancellation import WAS_CANCELLED, Cancelled, request_cancel
 from pipeline.runs.rundir import Job, Report, RunDirectory
+from pipeline.runs.tensorboard import TRACKERS, run_name
 from pipeline.worker import distributed, resources
 from storage.reports import to_json
 
@@ -120,7 +121,12 @@ def _tracked(job: Job, report: Report, directory: RunDirectory) -> Iterator[None
         yield
         return
     kind = import_module("pipeline.worker.tracking").Trackers
-    trackers = kind(names, run=f"{job.stage}-{job.run}", folder=directory.path / "trackers")
+    trackers = kind(
+        names,
+        run=run_name(job),
+        project=directory.path.resolve().parents[1].name,  # the workspace
+        folder=directory.path / TRACKERS,
+    )
     report.listeners.append(trackers.log)
     try:
         yield

@@ -81,7 +81,7 @@ _JUDGMENT_COLUMNS = (
     *("outcome", "strength", "comment", "created_at", "model_a", "model_b", "item", "id"),
     *("comparison", "shown_swapped", "criteria", "milliseconds", "replaces", "withdrawn_at"),
     *("excluded", "exclusion_reason"),
-    *("prompt_role", "annotator_kind", "guidelines", "arm", "expected", "repeats"),
+    *("prompt_role", "category", "annotator_kind", "guidelines", "arm", "expected", "repeats"),
     *("reasons", "safety", "marks", "edit", "explanation"),
     *("conversation", "turn"),
     # In raw exports; an import ignores them.
@@ -387,6 +387,7 @@ def _judgment_vote(
         prompt=Prompt.make(
             cells.prompt(),
             role=cast(PromptRole, cells.choice("prompt_role", get_args(PromptRole), role)),
+            category=cells.text("category", ""),
             source=source,
         ),
         a=a,

@@ -6,8 +6,30 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from storage.records import Run
+from storage.records import Run, Stage
 from storage.tables import runs
+
+READ_BY: Mapping[Stage, tuple[str, ...]] = {
+    "sft": ("model", "sft", "worker", "seed"),
+    "sampling": ("sampling", "labeling", "gate.labels", "gate.most", "model.dtype", "worker", "seed"),
+    "reward": (
+        "reward", "sampling.batch", "ppo.temperature", "ppo.max_new_tokens", "model.dtype",
+        "model.long_rows", "worker", "seed",
+    ),
+    "policy": (
+        "optimize", "ppo", "shaping", "reward.learn_from", "gate.kl_raise", "model.dtype",
+        "model.long_rows", "worker", "seed",
+    ),
+    "evaluate": (
+        "evaluate", "ppo.temperature", "sampling", "shaping", "model.dtype", "worker", "seed",
+    ),
+}  # fmt: skip
+"""The settings or sections that each stage reads; the page offers them for another attempt."""
+
+
+def reads(stage: Stage, name: str) -> bool:
+    """Whether a stage reads the setting ``section.name``."""
+    return any(kind in READ_BY[stage] for kind in (name, name.partition(".")[0]))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,9 +74,14 @@ def last_trained(listed: Iterable[Run]) -> Run | None:
 
 
 def changed(listed: Iterable[Run], run: Run) -> list[Changed]:
-    """The settings that differ from those of `run_before`; empty without one."""
+    """The settings that differ from those of `run_before` and that the stage reads; empty without one."""
     earlier = run_before(listed, run)
-    return [] if earlier is None else difference(earlier.config, run.config)
+    return [] if earlier is None else _read_difference(earlier, run)
+
+
+def _read_difference(earlier: Run, run: Run) -> list[Changed]:
+    found = difference(earlier.config, run.config)
+    return [each for each in found if reads(run.stage, each.name)]
 
 
 def changed_in_all(listed: Iterable[Run]) -> dict[str, list[Changed]]:
@@ -63,7 +90,7 @@ def changed_in_all(listed: Iterable[Run]) -> dict[str, list[Changed]]:
     found: dict[str, list[Changed]] = {}
     for run in listed:
         kind = runs.kind(run)
-        found[run.id] = difference(newest[kind].config, run.config) if kind in newest else []
+        found[run.id] = _read_difference(newest[kind], run) if kind in newest else []
         if run.config:
             newest[kind] = run
     return found

@@ -125,6 +125,15 @@ def test_agreement_lists_each_pair_the_best_first_with_its_interval():
     assert ["−0.40 to 0.20" in row for row in rows] == [False, False, True, False]
 
 
+def test_the_agreement_of_one_annotator_on_one_pair_is_no_figure():
+    one = judging("a", agreement=1.0, agreement_interval=None, shared_items=1)
+    assert "–<small>1 pair: too few</small>" in reliability_view.shared_agreement(one)
+    more = judging("a", agreement=0.9, agreement_interval=(0.6, 0.98), shared_items=12)
+    assert "90%<small>60–98%</small><small>12 pairs</small>" in reliability_view.shared_agreement(
+        more
+    )
+
+
 @pytest.mark.parametrize(("items", "said"), [(9, True), (10, False)])
 def test_agreement_on_few_pairs_says_so(items, said):
     seen = reliability_view.agreement(replace(KNOWN, items=items), None)

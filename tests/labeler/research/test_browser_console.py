@@ -318,3 +318,35 @@ def test_the_axis_of_a_running_policy_reaches_to_its_last_update_from_the_start(
                 [10, 15, 0.5].map((value) => ({ value })), { min: 1, max: 3 })"""
         )
         assert beyond == {"above": {"value": 10}, "below": {"value": 0.5}}
+
+
+@pytest.mark.parametrize("path", ["research", "label"])
+@pytest.mark.parametrize("query", ["page=x", "page=", "tab=runs&page=x&run=run-1-policy"])
+def test_a_page_in_the_query_is_no_page_of_gradios(browser, world, path, query):
+    with new_page(browser, cookie=world.cookie()) as page:
+        answer = page.goto(f"{world.server.url}/{path}/?{query}")
+        assert answer is not None
+        assert answer.status == 200
+        if "run=" in query and path == "research":
+            expect(page.locator("#run-card")).to_contain_text("run-1-policy")
+
+
+def bottoms(page: Page, *selectors: str) -> list[float]:
+    boxes = [page.locator(selector).bounding_box() for selector in selectors]
+    return [box["y"] + box["height"] for box in boxes if box]
+
+
+@pytest.mark.parametrize("width", [1440, 390])
+def test_fields_beside_each_other_stand_on_one_line(browser, world, width):
+    with research(browser, world, "?tab=data&section=prompts", width=width) as page:
+        expect(page.locator("#prompt-add")).to_be_visible()
+        frames = ("#prompt-role .wrap .wrap-inner", "#prompt-category input", "#prompt-add")
+        role, category, add = bottoms(page, *frames)
+        if width == 1440:
+            assert category == pytest.approx(role, abs=8)
+            assert add == pytest.approx(category, abs=3)
+        page.goto(f"{world.server.url}/research/?tab=team")
+        expect(page.locator("#gold-count input")).to_be_visible()
+        box = page.locator("#gold-count input").bounding_box()
+        assert box
+        assert box["width"] < 200

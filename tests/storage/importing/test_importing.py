@@ -377,3 +377,17 @@ def test_a_time_nobody_takes_is_bad(db: Database, file: Any, odd: Any) -> None:
         import_judgments(db, file([ROW | {"milliseconds": odd}]))
     assert reasons(bad)[1].startswith("milliseconds is ")
     assert import_judgments(db, file([ROW | {"milliseconds": 604_800_000}])).rows == 1
+
+
+def test_the_category_of_a_judgment_is_that_of_its_new_prompt(db: Database, file: Any) -> None:
+    rows = [
+        {**ROW, "category": "food"},
+        {**ROW, "annotator": "bob", "category": "other"},  # the first row of a prompt counts
+        {**ROW, "prompt": "Name a color", "category": None},
+    ]
+    report = import_judgments(db, file(rows))
+    assert report.warnings == []
+    found = db.read("SELECT category FROM prompts ORDER BY category")
+    assert [row["category"] for row in found] == ["", "food"]
+    import_judgments(db, file([{**ROW, "annotator": "eve", "category": "late"}], "late.jsonl"))
+    assert db.read("SELECT category FROM prompts ORDER BY category") == found

@@ -5,7 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from storage.records import Run
-from storage.tables.run_settings import Changed, changed, run_before, settings_of
+from storage.tables.run_settings import (
+    Changed,
+    changed,
+    changed_in_all,
+    difference,
+    run_before,
+    settings_of,
+)
 
 
 def run(id: str, stage: Any = "policy", **config: Any) -> Run:
@@ -52,3 +59,14 @@ def test_runs_without_settings_are_not_compared() -> None:
     adopted = run("x")
     assert changed([FIRST, adopted], adopted) == []
     assert run_before([FIRST, adopted, LAST], LAST) == FIRST
+
+
+def test_a_stage_lists_only_what_it_reads() -> None:
+    before = run("a", "reward", reward={"lr": 1e-5}, ppo={"lr": 1e-6, "temperature": 1.0}, evaluate={"beams": 1})  # fmt: skip
+    now = run("b", "reward", reward={"lr": 2e-5}, ppo={"lr": 2e-6, "temperature": 0.7}, evaluate={"beams": 4})  # fmt: skip
+    read = ["reward.lr", "ppo.temperature"]
+    assert [each.name for each in changed([before, now], now)] == read
+    assert [each.name for each in changed_in_all([before, now])["b"]] == read
+    assert [each.name for each in difference(before.config, now.config)] == [
+        "reward.lr", "ppo.lr", "ppo.temperature", "evaluate.beams",
+    ]  # fmt: skip

@@ -59,7 +59,7 @@ class PromptsTab(Tab):
             self.new = gr.Textbox(
                 label="Prompt", lines=2, elem_id="prompt-new", placeholder="what a user would ask"
             )
-            with gr.Row(elem_classes="ks-fields"):
+            with gr.Row(elem_classes="ks-fields ks-level"):
                 self.new_role = gr.Dropdown(
                     [
                         ("Automatic", _ANY),

@@ -116,8 +116,6 @@ def _row(
     practice: Mapping[str, PracticeState],
 ) -> Sequence[Any]:
     quick = f"10%: {components.duration(f.quick_seconds)}" if f.quick_seconds is not None else ""
-    pairs = f"{components.plural(f.shared_items, 'pair')}" if f.shared_items else "no pair shared"
-    spread = components.interval(*f.agreement_interval) if f.agreement_interval else ""
     cells: list[Any] = [
         _name(f.annotator.name, said),
         components.number(f.judgments),
@@ -127,7 +125,7 @@ def _row(
         components.percent(f.tie_rate),
         components.percent(f.both_bad_rate),
         components.figure(components.duration(f.median_seconds), quick),
-        components.figure(components.percent(f.agreement), spread, pairs),
+        shared_agreement(f),
     ]
     if checks:
         found = checks.get(f.annotator.id, AnnotatorChecks())
@@ -265,6 +263,17 @@ def _speed(f: AnnotatorFigures, others: Sequence[AnnotatorFigures]) -> str:
     if f.median_seconds >= usual / 3:
         return ""
     return f"takes {components.duration(f.median_seconds)} per pair; others {components.duration(usual)}"
+
+
+def shared_agreement(f: AnnotatorFigures) -> Markup:
+    """The agreement with others and its interval; without one, there are too few pairs for a figure."""
+    if not f.shared_items:
+        return components.figure(components.DASH, "no pair shared")
+    pairs = components.plural(f.shared_items, "pair")
+    if f.agreement_interval is None:
+        return components.figure(components.DASH, f"{pairs}: too few")
+    spread = components.interval(*f.agreement_interval)
+    return components.figure(components.percent(f.agreement), spread, pairs)
 
 
 def _agreement(f: AnnotatorFigures, others: Sequence[AnnotatorFigures]) -> str:

@@ -90,7 +90,7 @@ class PeopleTab(Tab):
         with gr.Row(elem_classes="ks-panel ks-buttons"):
             self.gold_count = gr.Number(
                 value=20, precision=0, minimum=1, maximum=1000, label="Pairs", min_width=120,
-                elem_id="gold-count",
+                scale=0, elem_id="gold-count",
             )  # fmt: skip
             self.make_gold = gr.Button("Make gold pairs", variant="primary", elem_id="gold-make")
         self.gold_answer = html_slot(elem_id="gold-answer")

@@ -100,9 +100,7 @@ def _row(each: Person, now: datetime) -> Sequence[Any]:
 def _agreement(figures: AnnotatorFigures | None) -> Markup | str:
     if figures is None or figures.agreement is None:
         return components.DASH
-    spread = components.interval(*(figures.agreement_interval or (None, None)))
-    pairs = components.plural(figures.shared_items, "pair")
-    return components.figure(components.percent(figures.agreement), spread, pairs)
+    return reliability_view.shared_agreement(figures)
 
 
 def _gold(each: Person) -> Markup | str:
