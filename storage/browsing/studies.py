@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from storage.browsing.runs import KL, REWARD, LastValues
+from storage.engine import lookup
 from storage.engine.database import Database
 from storage.errors import NotFound
-from storage.records import STUDY_FOLDERS, RunStatus, Study, StudyKind, StudyRun
-from storage.tables import annotators, run_settings, runs, studies
+from storage.records import STUDY_FOLDERS, Run, RunStatus, Study, StudyKind, StudyRun
+from storage.tables import annotators, run_settings, studies
 
 _FLAGS = """
     SELECT run, count(DISTINCT name) AS n FROM run_notes
@@ -90,11 +91,11 @@ def summaries(db: Database, last: LastValues) -> list[StudySummary]:
     listed = studies.runs_of(db)
     values = last.of(listed)
     flags = {row["run"]: row["n"] for row in db.read(_FLAGS)}
-    configs = {run.id: run.config for run in runs.listing(db)}
+    all_studies, found = studies.listing(db), []
+    repeated = lookup.by_keys(db, Run, [study.repeats for study in all_studies])
     names = {each.id: each.name for each in annotators.listing(db)}
-    found = []
-    for study in studies.listing(db):
-        base = configs.get(study.repeats, {})
+    for study in all_studies:
+        base = repeated[study.repeats].config if study.repeats in repeated else {}
         made = [
             _run(run, base, values[run.id], flags.get(run.id, 0))
             for run in listed

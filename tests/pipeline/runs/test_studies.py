@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import threading
+import time
 from dataclasses import replace
 from pathlib import Path
 from unittest.mock import MagicMock
@@ -73,6 +75,31 @@ def test_a_worker_that_lives_on_is_left_alone(tmp_path: Path):
     ):
         start(directory.path, make_job("policy", MODELS))
     assert {path: path.read_bytes() for path in directory.path.glob("*.json")} == before
+
+
+def test_a_study_waits_for_the_worker_that_its_killed_process_left_behind(tmp_path: Path):
+    directory = RunDirectory.create(tmp_path / "run", make_job("policy", MODELS))
+    lock, told = directory.hold_lock(), []
+
+    def end() -> None:
+        with Report(directory) as report:
+            report.progress(1, 2, "update 1 of 2")
+        time.sleep(1)
+        directory.write_result({"seconds": 1})
+        lock.close()
+
+    worker = threading.Thread(target=end)
+    worker.start()
+    found = run_to_end(
+        directory.path,
+        make_job("policy", MODELS),
+        fill=lambda _: None,
+        progress=told.append,
+        apart=True,
+    )
+    worker.join()
+    assert found.result() == {"seconds": 1}
+    assert told == ["update 1 of 2", "done before"]
 
 
 def test_what_differs_is_named_and_the_machine_is_not(tmp_path: Path):
