@@ -8,9 +8,11 @@ import traceback
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Generic, TypeVar
 
 from labeler.html.components import sentence
+from labeler.research.interrupted import AGAIN, Started
 from storage.control import Control, ImportCancelled
 from storage.errors import Conflict, NotFound, StorageUnavailable
 from storage.records import new_id
@@ -35,6 +37,11 @@ class Job:
     def over(self) -> bool:
         return self.phase in ("done", "failed", "cancelled")
 
+    @property
+    def what(self) -> str:
+        """What the job works on, to name it after a restart; "" if that does not matter."""
+        return ""
+
 
 J = TypeVar("J", bound=Job)
 
@@ -43,10 +50,12 @@ class Jobs(Generic[J]):
     """The jobs of a server; they run one at a time, and the last `KEPT` are remembered.
 
     `name` is what a job is called; `too_late` says why a job that stores can't be cancelled.
+    `workspace` keeps which jobs are running.
     """
 
-    def __init__(self, name: str, *, too_late: str) -> None:
+    def __init__(self, name: str, *, too_late: str, workspace: Path) -> None:
         self._name = name
+        self._started = Started(workspace, name)
         self._too_late = too_late
         self._jobs: OrderedDict[str, J] = OrderedDict()
         self._lock = threading.Lock()
@@ -60,6 +69,8 @@ class Jobs(Generic[J]):
         with self._lock:
             admit([each for each in self._jobs.values() if not each.over])
             self._jobs[job.id] = job
+            if job.what:
+                self._started.begin(job.id, job.what)
             for old in [each for each in self._jobs.values() if each.over][: -(KEPT - 1) or None]:
                 del self._jobs[old.id]
         run = contextvars.copy_context().run  # the audit log notes the person
@@ -71,8 +82,11 @@ class Jobs(Generic[J]):
         with self._lock:
             job = self._jobs.get(id)
         if job is None:
+            what = self._started.interrupted().get(id)
             raise NotFound(
-                f"this {self._name} is not known; the server was restarted, or it is long ago"
+                f"{self._started.sentence(what)} {AGAIN[self._name]}"
+                if what
+                else f"this {self._name} is not known; the server was restarted, or it is long ago"
             )
         return job
 
@@ -100,6 +114,9 @@ class Jobs(Generic[J]):
         except Exception:
             traceback.print_exc()
             self._failed(job, f"the {self._name} failed; the server's log has the details")
+        finally:
+            if job.what:
+                self._started.end(job.id)
 
     def _failed(self, job: J, reason: str) -> None:
         # The phase last: whoever sees it reads the error.

@@ -106,7 +106,7 @@ def pages(
             "Playground": PlaygroundTab,
             "Samples": lambda: SamplesTab(db),
             "Lineage": lambda: LineageTab(db),
-            "Publish": PublishTab,
+            "Publish": lambda: PublishTab(db),
         },
         "Data": {
             "Judgments": lambda: JudgmentsTab(db),

@@ -19,12 +19,16 @@ from starlette.testclient import TestClient
 
 from labeler import uploads
 from labeler.annotate.routes import explain_errors
+from labeler.research import interrupted
 from labeler.research.data.importing.jobs import Imports
 from labeler.research.data.importing.routes import import_routes
+from labeler.research.data.importing.tab import ImportTab
+from labeler.research.interrupted import Started
 from storage.engine.database import Database
 from storage.importing.target import DatabaseTarget
 from storage.tables import audit
 from tests.helpers.desk_world import add_person, make_app, session_cookie, workspace
+from tests.helpers.research_tabs import laid_out
 from tests.helpers.short_prompts import NoLongerThan
 
 ORIGIN = {"origin": "http://testserver"}
@@ -221,6 +225,38 @@ def test_a_cancelled_import_has_stored_nothing(db, client, monkeypatch):
     # The file is still there, and the next import is not disturbed.
     assert run(client, upload=upload, kind="judgments")["phase"] == "done"
     assert stored(db) == 50
+
+
+def test_an_import_that_a_restart_interrupted_is_named_until_the_next_one(db, client, monkeypatch):
+    upload = uploaded(client, lines(VOTE))
+    reached, go_on = threading.Event(), threading.Event()
+    start = DatabaseTarget.start_reading
+
+    def wait(self) -> None:
+        reached.set()
+        go_on.wait(60)
+        start(self)
+
+    monkeypatch.setattr(DatabaseTarget, "start_reading", wait)
+    started = Started(db.workspace, "import")
+    job = client.post(IMPORTS, json={"upload": upload, "kind": "judgments"}).json()
+    assert reached.wait(20)
+    assert started.interrupted() == {}  # it is running
+    monkeypatch.setattr(interrupted, "_SERVER", "server-2")  # as after a restart
+    tab = laid_out(lambda: ImportTab(db))
+    said = "The import of rows.jsonl was interrupted, because the server stopped."
+    assert said in tab.refresh()[tab.interrupted]
+    assert "Import it again: records that are stored already" in tab.refresh()[tab.interrupted]
+    other = light(db)
+    found = other.get(f"{IMPORTS}/{job['id']}")
+    assert (found.status_code, found.json()["error"].startswith(said)) == (404, True)
+    assert len(started.interrupted()) == 1
+    go_on.set()
+    again = uploaded(other, lines(VOTE))
+    assert run(other, upload=again, kind="judgments")["phase"] == "done"
+    assert tab.refresh()[tab.interrupted] == ""
+    monkeypatch.setattr(interrupted, "_SERVER", "server-3")
+    assert started.interrupted() == {}  # it is over
 
 
 def test_an_import_that_stores_is_completed(db, client, monkeypatch):

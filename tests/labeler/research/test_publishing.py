@@ -11,11 +11,14 @@ import pytest
 from playwright.sync_api import expect
 from starlette.testclient import TestClient
 
+from labeler.research import interrupted
+from labeler.research.models.publishing.tab import PublishTab
 from storage.engine.database import Database
 from storage.tables import tokens
 from tests.helpers.browser import chromium, find_chromium, new_page
 from tests.helpers.desk_world import add_person, make_app, serving, session_cookie
 from tests.helpers.model_hub import TOKEN, ModelHub, model_hub
+from tests.helpers.research_tabs import laid_out
 from tests.storage.exporting.test_model_push import fill
 
 ORIGIN = {"origin": "http://testserver"}
@@ -70,6 +73,12 @@ def test_a_push_is_followed_cancelled_and_for_researchers(db, hub, monkeypatch):
     push = client.post(PUSHES, json=BODY).json()
     assert hub.reached.wait(20)
     assert client.post(PUSHES, json=BODY).status_code == 409
+    with monkeypatch.context() as restarted:
+        restarted.setattr(interrupted, "_SERVER", "server-2")
+        tab = laid_out(lambda: PublishTab(db))
+        shown = tab.refresh()[tab.interrupted]
+        assert "The push of policy-1 to me/policy was interrupted" in shown
+        assert "Push it again" in shown
     # config.json is sent, the weights are being sent.
     now = client.get(f"{PUSHES}/{push['id']}").json()
     assert (now["phase"], now["sent"]) == ("uploading", 2)

@@ -66,6 +66,10 @@ class ImportJob(Job):
     bad: BadFile | None = None
     notes_file: Path | None = None
 
+    @property
+    def what(self) -> str:
+        return "" if self.wanted.preview else self.file
+
     def view(self) -> dict[str, Any]:
         """The job as JSON values."""
         kind, source = self.wanted.kind, self.wanted.source
@@ -102,7 +106,7 @@ class Imports(Jobs[ImportJob]):
     def __init__(
         self, db: Database, uploads: Uploads, too_long: Callable[[], TooLong | None]
     ) -> None:
-        super().__init__("import", too_late="the rows are being stored")
+        super().__init__("import", too_late="the rows are being stored", workspace=db.workspace)
         self._db = db
         self._uploads = uploads
         self._too_long = too_long

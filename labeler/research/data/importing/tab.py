@@ -8,6 +8,7 @@ from typing import get_args
 from labeler.html import components
 from labeler.html.components import Column, Markup, render
 from labeler.research.data.importing import view
+from labeler.research.interrupted import Started
 from labeler.research.tab import Tab, Updates, heading_slot, html_slot
 from storage.engine.database import Database
 from storage.records import PromptRole
@@ -29,7 +30,9 @@ class ImportTab(Tab):
 
     def __init__(self, db: Database) -> None:
         self._db = db
+        self._started = Started(db.workspace, "import")
         heading_slot("Import", "from a file or the Hugging Face hub")
+        self.interrupted = html_slot(elem_id="import-interrupted")
         html_slot(
             value=render(view.form()),
             css_template=(_HERE / "import.css").read_text(encoding="utf-8"),
@@ -39,10 +42,13 @@ class ImportTab(Tab):
         html_slot(value=render(view.commands(db.workspace)))
         heading_slot("Prompts", "by role")
         self.prompts = html_slot(elem_id="prompts")
-        self.outputs = [self.prompts]
+        self.outputs = [self.interrupted, self.prompts]
 
     def refresh(self) -> Updates:
-        return {self.prompts: render(_prompts(prompts.counts(self._db)))}
+        return {
+            self.interrupted: render(self._started.note()),
+            self.prompts: render(_prompts(prompts.counts(self._db))),
+        }
 
 
 def _prompts(counts: dict[str, int]) -> Markup:

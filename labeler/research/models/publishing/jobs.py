@@ -29,6 +29,10 @@ class Push(Job):
     private: bool
     result: Pushed | None = None
 
+    @property
+    def what(self) -> str:
+        return f"{self.model} to {self.repository}"
+
     def view(self) -> dict[str, Any]:
         """The push as JSON values."""
         committing = self.control.total is not None and not self.over
@@ -44,7 +48,7 @@ class Pushes(Jobs[Push]):
     """The pushes of a server."""
 
     def __init__(self, db: Database) -> None:
-        super().__init__("push", too_late="the files are being committed")
+        super().__init__("push", too_late="the files are being committed", workspace=db.workspace)
         self._db = db
 
     def models(self) -> dict[str, Any]:
