@@ -7,6 +7,8 @@ import socket
 import ssl
 import time
 from collections.abc import Iterable
+from datetime import datetime
+from email.utils import parsedate_to_datetime
 from functools import cache
 from typing import Any
 
@@ -20,6 +22,8 @@ TOTAL_SECONDS = 15.0
 """From the first connection attempt to the end of the response's head."""
 MAX_BODY_BYTES = 4_096
 """How much of a response's body is read; nothing uses it, but the receiver may be waiting."""
+MAX_RETRY_AFTER = 86_400.0
+"""Seconds that a receiver can ask for."""
 _SUCCESS = range(200, 300)
 _REDIRECTS = range(300, 400)
 _SHOWN = 200
@@ -127,7 +131,7 @@ def post(
                 extensions={"timeout": timeouts},
             ) as response,
         ):
-            code = response.status
+            code, wait = response.status, _retry_after(response.headers)
             _read_some(response)
     except AddressRefused as error:
         return Attempt(error=str(error))
@@ -140,7 +144,21 @@ def post(
     if code in _SUCCESS:
         return Attempt(code=code)
     hint = "; redirects are not followed" if code in _REDIRECTS else ""
-    return Attempt(code=code, error=f"The receiver answered {code}{hint}.")
+    return Attempt(code=code, error=f"The receiver answered {code}{hint}.", retry_after=wait)
+
+
+def _retry_after(headers: Iterable[tuple[bytes, bytes]]) -> float:
+    """The seconds of the header ``Retry-After``, which is a number or a date; 0 without one."""
+    found = next((value for name, value in headers if name.lower() == b"retry-after"), b"")
+    text = found.decode("ascii", "replace").strip()
+    if text.isdecimal():
+        return min(float(text[:10]), MAX_RETRY_AFTER)
+    try:
+        asked = parsedate_to_datetime(text)
+        left = (asked - datetime.now(asked.tzinfo)).total_seconds()
+    except (ValueError, TypeError, OverflowError):
+        return 0.0
+    return min(max(0.0, left), MAX_RETRY_AFTER)
 
 
 def _read_some(response: httpcore.Response) -> None:

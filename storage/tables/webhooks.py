@@ -15,7 +15,7 @@ from storage.engine.database import Database
 from storage.engine.transaction import Transaction
 from storage.errors import Conflict, NotFound
 from storage.notification_records import PING, Delivery, DeliveryStatus, Event, EventType, Webhook
-from storage.records import new_id
+from storage.records import digest, new_id
 from storage.tables import events
 
 MAX_WEBHOOKS = 20
@@ -31,6 +31,8 @@ SCHEDULE = (
     timedelta(hours=24),
 )
 """The pauses after failed attempts, as the Standard Webhooks specification recommends them."""
+JITTER = 0.1
+"""The share of a pause by which it is longer at most: deliveries that failed together come apart."""
 GONE = 410
 """The status code with which a receiver asks for no further requests."""
 
@@ -65,10 +67,14 @@ _STATES = """
 
 @dataclass(frozen=True, kw_only=True)
 class Attempt:
-    """The result of one request; `error` is empty if the receiver accepted the event."""
+    """The result of one request; `error` is empty if the receiver accepted the event.
+
+    `retry_after` is the pause in seconds that the receiver asks for.
+    """
 
     code: int | None = None
     error: str = ""
+    retry_after: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -258,7 +264,11 @@ def store_attempt(
 def after(
     delivery: Delivery, attempt: Attempt, moment: datetime, *, schedule: Sequence[timedelta]
 ) -> Delivery:
-    """The delivery after one more attempt."""
+    """The delivery after one more attempt.
+
+    The next one comes after the pause of the schedule, up to `JITTER` later, or when the receiver
+    asked for it, if that is later; after the schedule's longest pause at the latest.
+    """
     made = replace(
         delivery,
         attempts=delivery.attempts + 1,
@@ -271,7 +281,14 @@ def after(
         return replace(made, status="delivered")
     if made.attempts > len(schedule):
         return replace(made, status="failed")
-    return replace(made, next_at=moment + schedule[made.attempts - 1])
+    pause = schedule[made.attempts - 1] * (1 + JITTER * _share(made))
+    asked = min(timedelta(seconds=attempt.retry_after), max(schedule))
+    return replace(made, next_at=moment + max(pause, asked))
+
+
+def _share(delivery: Delivery) -> float:
+    """A number from 0 to 1 that differs between deliveries and attempts."""
+    return int(digest(delivery.id, str(delivery.attempts))[:8], 16) / 0xFFFFFFFF
 
 
 def _disable_if_dead(tx: Transaction, failed: Delivery) -> None:

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Iterator
 from datetime import timedelta
+from email.utils import format_datetime
 
 import pytest
 from standardwebhooks import Webhook as Verifier
@@ -21,7 +22,7 @@ from storage.engine.backup import backup
 from storage.engine.database import Database
 from storage.labeling import judgments, queue
 from storage.notification_records import Event
-from storage.records import new_id
+from storage.records import new_id, now
 from storage.tables import events, webhooks
 from tests.helpers.receiver import Receiver, receiving
 from tests.helpers.storage_world import fill
@@ -254,3 +255,24 @@ def test_what_was_due_while_nothing_ran_is_sent_at_the_next_start(db, receiver):
         found = settled(db)
     assert [each.id for each in receiver.requests] == [each.id for each in happened]
     assert set(found.values()) == {("delivered", 1, 204)}
+
+
+@pytest.mark.parametrize(
+    ("header", "seconds"),
+    [
+        ("120", 120), ("0", 0), ("-5", 0), ("soon", 0), ("1e9", 0), ("99999999999999999999", 86_400),
+        ("Fri, 31 Dec 9999 23:59:59 GMT", 86_400), ("Sun, 06 Nov 1994 08:49:37 GMT", 0), ("\u00b2", 0),
+    ],
+)  # fmt: skip
+def test_a_receiver_can_ask_for_a_later_attempt(receiver, header, seconds):
+    receiver.answers = [503]
+    receiver.headers = {"Retry-After": header}
+    made = sender.post(receiver.url, b"{}", {}, allow_private=True, seconds=5)
+    assert (made.code, made.retry_after) == (503, seconds)
+
+
+def test_a_date_in_retry_after_is_the_time_until_then(receiver):
+    receiver.answers = [429]
+    receiver.headers = {"Retry-After": format_datetime(now() + timedelta(minutes=5), usegmt=True)}
+    made = sender.post(receiver.url, b"{}", {}, allow_private=True, seconds=5)
+    assert 295 < made.retry_after <= 300

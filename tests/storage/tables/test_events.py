@@ -10,7 +10,7 @@ from storage.engine.backup import rebuild
 from storage.engine.database import Database
 from storage.errors import Conflict, NotFound
 from storage.labeling import judgments, queue
-from storage.notification_records import EVENTS, Event, Webhook
+from storage.notification_records import EVENTS, Delivery, Event, Webhook
 from storage.records import Run, RunNote, now
 from storage.tables import events, runs, webhooks
 from storage.tables.webhooks import Attempt
@@ -131,6 +131,34 @@ def test_events_webhooks_and_deliveries_survive_a_rebuild(db):
     assert found == known
 
 
+def test_deliveries_that_fail_together_are_not_tried_again_together():
+    noon, pause = now(), timedelta(seconds=1000)
+    made = [
+        webhooks.after(
+            Delivery(id=f"wh.{n}", webhook="wh", event=str(n)), FAILED, noon, schedule=(pause,)
+        ).next_at
+        for n in range(40)
+    ]
+    seconds = sorted((each - noon).total_seconds() for each in made if each)
+    assert len(seconds) == 40
+    assert 1000 <= seconds[0] < 1030
+    assert 1070 < seconds[-1] <= 1100
+
+
+@pytest.mark.parametrize(
+    ("asked", "low", "high"), [(60, 1000, 1100), (1500, 1500, 1500), (9999, 2000, 2000)]
+)
+def test_a_receiver_that_asks_for_a_longer_pause_gets_it_up_to_the_longest(asked, low, high):
+    schedule = (timedelta(seconds=1000), timedelta(seconds=2000))
+    attempt = Attempt(code=429, error="busy", retry_after=asked)
+    noon = now()
+    made = webhooks.after(
+        Delivery(id="wh.1", webhook="wh", event="1"), attempt, noon, schedule=schedule
+    )
+    assert made.next_at is not None
+    assert low <= (made.next_at - noon).total_seconds() <= high
+
+
 def test_the_pauses_between_attempts_are_those_of_the_specification(db):
     fill(db)
     hook(db)
@@ -143,9 +171,12 @@ def test_the_pauses_between_attempts_are_those_of_the_specification(db):
         assert made.next_at is not None
         pauses.append((made.next_at - made.attempted_at).total_seconds())
     hours = 3600
-    assert pauses == [
+    named = (
         5, 300, 1800, 2 * hours, 5 * hours, 10 * hours, 14 * hours, 20 * hours, 24 * hours,
-    ]  # fmt: skip
+    )  # fmt: skip
+    later = [pause / expected - 1 for pause, expected in zip(pauses, named, strict=True)]
+    assert all(0 <= each <= 0.1 for each in later)
+    assert len({round(each, 4) for each in later}) > 5
     last = webhooks.store_attempt(db, id, FAILED)
     assert (last.status, last.attempts, last.next_at) == ("failed", 10, None)
 
