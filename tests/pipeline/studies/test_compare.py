@@ -184,15 +184,15 @@ def test_all_methods_are_trained_measured_drawn_and_not_done_twice(workspace):
     assert Path(found["plot"]).read_text().count("<svg") == 1
     assert RunDirectory(folder / "dpo" / "train").job().config.optimize.method == "dpo"
 
-    before = {path: path.stat().st_mtime_ns for path in folder.rglob("result.json")}
+    before = {path: path.stat().st_mtime_ns for path in folder.glob("*/*/result.json")}
     assert len(before) == 8
     table = run(*where, "--snapshots", 1, "--methods", "ppo,sft").splitlines()
-    assert {path: path.stat().st_mtime_ns for path in folder.rglob("result.json")} == before
+    assert {path: path.stat().st_mtime_ns for path in folder.glob("*/*/result.json")} == before
     assert [line.split()[0] for line in table[1:3]] == ["sft", "ppo"]
     assert table[1].endswith("–")
     far = run(*where, "--snapshots", 1, "--methods", "ppo", "--kl", 99).splitlines()
     assert far[2].endswith("never reached")
-    with pytest.raises(ValueError, match=r"or models \(optimize.snapshots: 1 → 2\); give this one"):
+    with pytest.raises(ValueError, match=r"or models \(snapshots: 1 → 2\); give this one"):
         run(*where, "--snapshots", 2, "--methods", "ppo")
 
 
