@@ -29,6 +29,7 @@ COMMANDS = {
     "agreement": ["agreement"],
     "browsing": ["browsing"],
     "checks": ["checks"],
+    "console": ["console"],
     "edits": ["edits"],
     "mutants": ["mutants"],
 }
