@@ -207,7 +207,7 @@ def overlay(
         page.evaluate("performance.mark('kite-start')")
         brush(page, box, seconds)
         done: list[Any] = []
-        session.on("Tracing.tracingComplete", lambda data: done.append(data))  # noqa: PLW0108
+        session.on("Tracing.tracingComplete", lambda data: done.append(data))
         session.send("Tracing.end")
         while not done:
             page.wait_for_timeout(50)
