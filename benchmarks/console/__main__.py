@@ -1,13 +1,16 @@
 """The researcher's console on a large workspace, in headless Chromium.
 
-    python -m benchmarks console [--rounds 3] [--seconds 10] [--workspace DIR]
+    python -m benchmarks console [--rounds 3] [--seconds 10] [--workspace DIR] [--beside]
 
 Fills a workspace with 200 policy runs of 2,000 updates and 100,000 judgments by 40 people, serves it
 with `launch.py serve`, and measures: the time from the navigation to the first content of every
-section, with an empty browser cache, and of a section that is opened by its link; the filters; the
-frames, from Chromium's trace, while a person points at and zooms an overlay of ten smoothed runs;
-and the resident memory of the web process after that.  ``--workspace`` keeps the workspace in that
-folder and uses it again.  Prints one JSON object, times in milliseconds.
+section, with an empty browser cache, and of a section that is opened by its link; the filters, from
+the event to the painted number of rows; the frames, from Chromium's trace, while a person points at
+and zooms an overlay of ten smoothed runs; and the web process: its resident memory at the start,
+after the sections, and at the end, and its CPU seconds.  ``--beside`` keeps five more pages open,
+whose timers ask during all measurements but those of first contents.  ``--workspace`` keeps the
+workspace in that folder and uses it again.  Prints one JSON object, times in milliseconds; the
+progress goes to standard error.
 """
 
 from __future__ import annotations
@@ -15,9 +18,11 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import sys
 import tempfile
 import time
 from collections import defaultdict
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -26,14 +31,20 @@ from playwright.sync_api import TimeoutError as TooLate
 
 from benchmarks.common import percentiles
 from benchmarks.console import browser as measured
+from benchmarks.console.overlay import overlay
 from benchmarks.console.served import Served, serving
 from benchmarks.console.world import Size, World
 from pipeline.loop.workspace_config import prepare
 from storage.engine.database import Database
 from tests.helpers.browser import chromium, new_page
 
-FIRST = "Overview: Loop"
 COMPARED = 10
+Times = defaultdict[str, list[float]]
+
+
+def say(what: str) -> None:
+    """Progress, on standard error."""
+    print(f"{time.strftime('%H:%M:%S')} {what}", file=sys.stderr, flush=True)
 
 
 def fill(workspace: Path, size: Size) -> dict[str, Any]:
@@ -53,43 +64,57 @@ def fill(workspace: Path, size: Size) -> dict[str, Any]:
     return counts | {"seed_s": round(time.perf_counter() - began, 1), "compared": compared}
 
 
-def first_contents(browser: Browser, served: Served, rounds: int) -> dict[str, Any]:
+def first_contents(browser: Browser, served: Served, given: argparse.Namespace) -> dict[str, Any]:
     """The times of each section, cold and opened by its link."""
     with new_page(browser, cookie=served.cookie, width=1440) as page:
-        measured.first_content(page, f"{served.url}/research/", FIRST)
+        measured.first_content(page, f"{served.url}/research/", measured.FIRST)
         listed = measured.sections(page)
-    cold: defaultdict[str, list[float]] = defaultdict(list)
-    warm: defaultdict[str, list[float]] = defaultdict(list)
-    for _ in range(rounds):
+    if given.tiny:  # the first section of each page
+        listed = [*{name.split(":")[0]: (name, at) for name, at in reversed(listed)}.values()]
+    cold, warm = Times(list), Times(list)
+    for round in range(given.rounds):
         for name, address in listed:
             with new_page(browser, cookie=served.cookie, width=1440) as page:
                 cold[name].append(measured.first_content(page, served.url + address, name))
+            say(f"round {round + 1}, {name}: {cold[name][-1]:.0f} ms")
         with new_page(browser, cookie=served.cookie, width=1440) as page:
-            measured.first_content(page, f"{served.url}/research/", FIRST)
-            for name, _ in listed[1:]:
-                warm[name].append(measured.opened(page, name))
-    return {
-        "cold": {name: percentiles(times) for name, times in cold.items()},
-        "opened": {name: percentiles(times) for name, times in warm.items()},
-    }
+            measured.first_content(page, f"{served.url}/research/", measured.FIRST)
+            for name, _ in listed:
+                if name != measured.FIRST:
+                    warm[name].append(measured.opened(page, name))
+    return {"cold": _percentiles(cold), "opened": _percentiles(warm)}
+
+
+def _percentiles(times: Times) -> dict[str, dict[str, float]]:
+    return {name: percentiles(each) for name, each in times.items()}
+
+
+def filters(browser: Browser, served: Served, rounds: int) -> dict[str, Any]:
+    times = Times(list)
+    for round in range(rounds):
+        for name, took in measured.filters(browser, served, round).items():
+            times[name].append(took)
+            say(f"round {round + 1}, {name}: {took:.0f} ms")
+    return _percentiles(times)
 
 
 def measure(workspace: Path, given: argparse.Namespace) -> dict[str, Any]:
     """All measurements on one served workspace."""
+    say("filling the workspace")
     stored = fill(workspace, Size.tiny() if given.tiny else Size())
     compared = stored.pop("compared")
-    load = os.getloadavg()[0]
+    found: dict[str, Any] = {"stored": stored, "cores": os.cpu_count(), "load": os.getloadavg()[0]}
+    say("starting the server and Chromium")
     with serving(workspace) as served, chromium() as browser:
-        found = {"stored": stored, "cores": os.cpu_count(), "load": load}
-        found["memory_mb_at_start"] = served.memory_mb()
-        found["first_content"] = first_contents(browser, served, given.rounds)
-        filters: defaultdict[str, list[float]] = defaultdict(list)
-        for round in range(given.rounds):
-            for name, time_of in measured.filters(browser, served, round).items():
-                filters[name].append(time_of)
-        found["filters"] = {name: percentiles(times) for name, times in filters.items()}
-        found["overlay"] = measured.overlay(browser, served, compared, seconds=given.seconds)
-        found["memory_mb"] = served.memory_mb()
+        found["memory_mb"] = {"start": served.memory_mb()}
+        found["first_content"] = first_contents(browser, served, given)
+        found["memory_mb"]["sections"] = served.memory_mb()
+        with measured.others(browser, served) if given.beside else nullcontext():
+            found["filters"] = filters(browser, served, given.rounds)
+            say("brushing the overlay")
+            found["overlay"] = overlay(browser, served, compared, seconds=given.seconds)
+        found["memory_mb"]["end"] = served.memory_mb()
+        found["cpu_s"] = served.cpu_s()
     return found | {"load_at_end": os.getloadavg()[0]}
 
 
@@ -98,7 +123,8 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=10, help="of brushing")
     parser.add_argument("--workspace", type=Path, help="a folder to keep and to use again")
-    parser.add_argument("--tiny", action="store_true", help="a small workspace")
+    parser.add_argument("--beside", action="store_true", help="keep five more pages open")
+    parser.add_argument("--tiny", action="store_true", help="a small workspace, few sections")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="kitestring-console-") as folder:
         try:

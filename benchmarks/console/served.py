@@ -32,6 +32,11 @@ class Served:
         """Resident memory of the web process, MB."""
         return round(self.process.memory_info().rss / 1e6, 1)
 
+    def cpu_s(self) -> float:
+        """CPU seconds of the web process since its start."""
+        used = self.process.cpu_times()
+        return round(used.user + used.system, 1)
+
 
 def session(workspace: Path) -> tuple[str, str]:
     """Name and value of a researcher's cookie; the workspace must not be open."""
