@@ -7,7 +7,7 @@ import csv
 import json
 import threading
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -18,7 +18,7 @@ import pandas as pd
 import pytest
 
 from storage.engine.database import Database
-from storage.exporting.exports import Destination, export
+from storage.exporting.exports import Destination, export, why_empty
 from storage.exporting.formats import EDIT_FORMATS, Format, Ties
 from storage.importing.imports import import_judgments, import_preferences
 from storage.records import (
@@ -342,6 +342,19 @@ def test_nothing_to_export_is_an_error_that_leaves_no_file(tmp_path: Path) -> No
     assert [path.name for path in tmp_path.iterdir()] == ["workspace"]
 
 
+def test_an_export_is_empty_only_if_no_judgment_at_all_has_a_row(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("storage.exporting.exports._TRIED", 1)
+    with Database.open(tmp_path / "workspace") as db:
+        db.write(lambda tx: tx.store(*(r for r in records() if getattr(r, "id", "") not in HIDDEN)))
+        assert "ties or both bad" in str(why_empty(db, format="trl", ties="drop"))
+        [decided] = [r for r in records() if getattr(r, "id", "") == "j0"]
+        db.write(lambda tx: tx.store(replace(decided, created_at=LATER)))
+        assert why_empty(db, format="trl", ties="drop") is None
+
+
+LATER = datetime(2030, 1, 1, tzinfo=UTC)
 HIDDEN = ("j0", "j3", "j4", "j5", "j6", "w6")
 
 
