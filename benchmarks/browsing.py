@@ -21,6 +21,7 @@ from benchmarks.agreement import fill, measure
 from storage.browsing.judgments import Filter, browse
 from storage.browsing.pair import pair_in_full
 from storage.engine.database import Database
+from storage.records import Prompt, new_id
 
 _MORE = (
     """INSERT INTO prompts BY NAME
@@ -54,8 +55,15 @@ def prepare(db: Database, judgments: int) -> None:
 def questions(db: Database) -> dict[str, Any]:
     """What a researcher asks, by name: filters, and the page that is read."""
     first = browse(db)
+
+    def changed() -> None:
+        """The first list after a commit: the columns are read again."""
+        db.write(lambda tx: tx.store(Prompt.make(new_id("p"), role="train")))
+        browse(db)
+
     return {
         "everything": lambda: browse(db),
+        "everything, after a commit": changed,
         "second page": lambda: browse(db, before=first.after),
         "one annotator, one outcome": lambda: browse(
             db, Filter(annotator="a-3", outcome="first", iteration=2)

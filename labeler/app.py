@@ -51,6 +51,9 @@ from storage.importing.long_rows import TooLong
 
 THREADS = 64
 """Requests handled in parallel; each waits for the database or for a group commit."""
+OPEN_PAGES = 100
+"""Pages whose state Gradio keeps, a megabyte each; it forgets those that have not asked for longest.
+Its default of 10,000 is never reached before the memory is."""
 
 Admin = Callable[[str, dict[str, Any]], Any]
 
@@ -169,6 +172,7 @@ def _mount(
         primary_hue="indigo",
         neutral_hue="slate",
     )
+    blocks.state_session_capacity = OPEN_PAGES
     gr.mount_gradio_app(
         app,
         blocks,

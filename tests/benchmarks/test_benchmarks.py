@@ -98,6 +98,7 @@ SMOKES = [
     Smoke("launch.py sycophancy", "--folder {tmp}/lab --tiny --set ppo.updates=1 --set ppo.rollouts=8 "
           "--set ppo.minibatch=8 --set reward.epochs=0.5 --kl 0.1 --json", '"rules + echo"'),
     Smoke("python -m benchmarks kl-grid", "--updates 1 --tokens 1", "kl_estimator"),
+    Smoke("python -m benchmarks console", "--tiny --rounds 1 --seconds 2", '"script_ms_per_frame"'),
     Smoke("python -m benchmarks clicks", "--labels 3", "p95"),
     Smoke("python -m benchmarks labels", "--clients 2 --seconds 1 --pairs 3000", '"errors": 0'),
     Smoke("python -m benchmarks labels-200", "--clients 2 --seconds 1 --pairs 3000", '"errors": 0'),
