@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
@@ -93,7 +94,11 @@ def test_the_running_stage_is_cancelled(workspace: Path) -> None:
             replace(EARLIER, id="run-c", iteration=3, status="running", directory="runs/run-c"),
         )
     command = [sys.executable, "-c", WORKER, str(directory)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True) as worker:
+    with (
+        subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True) as worker,
+        ExitStack() as stack,
+    ):
+        stack.callback(worker.kill)  # if it was not asked to stop
         assert worker.stdout
         assert worker.stdout.readline() == b"working\n"
         (directory / "pid").write_text(str(worker.pid))
