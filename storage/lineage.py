@@ -4,6 +4,7 @@ whose responses were judged, and so on to the SFT reference."""
 from __future__ import annotations
 
 import difflib
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -13,34 +14,39 @@ from storage.errors import NotFound
 from storage.records import ModelRole, ModelVersion
 from storage.tables import models
 
-_ANSWERS = "SELECT count(*) AS completions FROM completions WHERE policy = $policy"
-_JUDGED = """
-    WITH shown AS (
-        SELECT c.id FROM comparisons AS c
-        ANTI JOIN checks AS k ON k.comparison = c.id
-        WHERE c.first IN (SELECT id FROM completions WHERE policy = $policy)
-           OR c.second IN (SELECT id FROM completions WHERE policy = $policy))
-    SELECT (SELECT count(*) FROM shown) AS comparisons,
-           (SELECT count(*) FROM current_judgments WHERE comparison IN (FROM shown)) AS judgments
+# One query for all models each: a query for each model reads the same tables again.
+_SHOWN = """
+    shown AS (
+        SELECT DISTINCT each.comparison, k.policy
+        FROM (SELECT id AS comparison, unnest([first, second]) AS completion
+              FROM comparisons) AS each
+        JOIN completions AS k ON k.id = each.completion)
 """
-_SNAPSHOT = """
+_ANSWERS = "SELECT policy, count(*) AS completions FROM completions GROUP BY policy"
+_JUDGED = f"""
+    WITH {_SHOWN},
+    judged AS (SELECT comparison, count(*) AS judgments FROM current_judgments GROUP BY comparison)
+    SELECT s.policy, count(*) AS comparisons, coalesce(sum(j.judgments), 0)::BIGINT AS judgments
+    FROM shown AS s
+    ANTI JOIN checks AS k ON k.comparison = s.comparison
+    LEFT JOIN judged AS j ON j.comparison = s.comparison
+    GROUP BY s.policy
+"""
+_SNAPSHOTS = """
     SELECT s.hash, s.iteration, s.judgments, count(DISTINCT j.annotator) AS annotators
     FROM snapshots AS s
     LEFT JOIN snapshot_judgments AS m ON m.snapshot = s.hash
     LEFT JOIN judgments AS j ON j.id = m.judgment
-    WHERE s.hash = $hash GROUP BY ALL
+    GROUP BY ALL
 """
 # A judgment between two policies counts for both.
-_JUDGED_POLICIES = """
-    WITH seen AS (
-        SELECT m.judgment, unnest([c.first, c.second]) AS completion
-        FROM snapshot_judgments AS m
-        JOIN judgments AS j ON j.id = m.judgment
-        JOIN comparisons AS c ON c.id = j.comparison
-        WHERE m.snapshot = $hash)
-    SELECT k.policy, count(DISTINCT seen.judgment) AS judgments
-    FROM seen JOIN completions AS k ON k.id = seen.completion
-    GROUP BY k.policy ORDER BY judgments DESC, k.policy
+_JUDGED_POLICIES = f"""
+    WITH {_SHOWN}
+    SELECT m.snapshot, s.policy, count(*) AS judgments
+    FROM snapshot_judgments AS m
+    JOIN judgments AS j ON j.id = m.judgment
+    JOIN shown AS s ON s.comparison = j.comparison
+    GROUP BY m.snapshot, s.policy ORDER BY judgments DESC, s.policy
 """
 
 
@@ -99,8 +105,9 @@ def lineage(db: Database, model: str) -> LineageNode:
 
     Raises `NotFound` with similar names.
     """
-    versions = {version.id: version for version in models.listing(db)}
-    return _Tree(db, versions).node(_find(versions, model))
+    with db.snapshot():
+        versions = {version.id: version for version in models.listing(db)}
+        return _Tree(db, versions).node(_find(versions, model))
 
 
 def _find(versions: Mapping[str, ModelVersion], model: str) -> str:
@@ -122,9 +129,16 @@ def _find(versions: Mapping[str, ModelVersion], model: str) -> str:
 
 class _Tree:
     def __init__(self, db: Database, versions: Mapping[str, ModelVersion]) -> None:
-        self._db = db
         self._versions = versions
         self._seen: set[str] = set()
+        self._counts: defaultdict[str, dict[str, Any]] = defaultdict(dict)
+        for query in (_ANSWERS, _JUDGED):
+            for row in db.read(query):
+                self._counts[row.pop("policy")] |= row
+        self._snapshots = {row["hash"]: row for row in db.read(_SNAPSHOTS)}
+        self._judged: defaultdict[str, list[tuple[str, int]]] = defaultdict(list)
+        for row in db.read(_JUDGED_POLICIES):
+            self._judged[row["snapshot"]].append((row["policy"], row["judgments"]))
 
     def node(self, id: str) -> LineageNode:
         version = self._versions.get(id)
@@ -133,9 +147,7 @@ class _Tree:
         if id in self._seen:
             return LineageNode(id=id, role=version.role, name=version.name, above=True)
         self._seen.add(id)
-        counts: dict[str, Any] = {}
-        if version.role != "reward":
-            counts = self._db.read(_ANSWERS, policy=id)[0] | self._db.read(_JUDGED, policy=id)[0]
+        counts = {} if version.role == "reward" else self._counts[id]
         return LineageNode(
             id=id,
             role=version.role,
@@ -150,14 +162,14 @@ class _Tree:
         )
 
     def _snapshot(self, hash: str) -> LineageSnapshot:
-        found = self._db.read(_SNAPSHOT, hash=hash)
-        if not found:
+        found = self._snapshots.get(hash)
+        if found is None:
             return LineageSnapshot(hash=hash, missing=True)
         judged = tuple(
-            JudgedPolicy(judgments=row["judgments"], policy=self.node(row["policy"]))
-            for row in self._db.read(_JUDGED_POLICIES, hash=hash)
+            JudgedPolicy(judgments=judgments, policy=self.node(policy))
+            for policy, judgments in self._judged[hash]
         )
-        return LineageSnapshot(**found[0], judged=judged)
+        return LineageSnapshot(**found, judged=judged)
 
 
 def render(tree: LineageNode) -> str:

@@ -14,12 +14,11 @@ from storage.tables import iterations, models
 NodeKind = Literal["sft", "pairs", "snapshot", "reward", "policy"]
 EdgeKind = Literal["sampled", "judged", "extended", "trained", "rewarded", "started"]
 _PAIRS = """
-    SELECT c.iteration, count(*) AS pairs,
-           (SELECT count(*) FROM current_judgments AS j
-            WHERE j.comparison IN (SELECT d.id FROM comparisons AS d
-                                   ANTI JOIN checks AS x ON x.comparison = d.id
-                                   WHERE d.iteration = c.iteration)) AS judgments
-    FROM comparisons AS c ANTI JOIN checks AS k ON k.comparison = c.id
+    WITH judged AS (SELECT comparison, count(*) AS judgments FROM current_judgments GROUP BY comparison)
+    SELECT c.iteration, count(*) AS pairs, coalesce(sum(j.judgments), 0)::BIGINT AS judgments
+    FROM comparisons AS c
+    ANTI JOIN checks AS k ON k.comparison = c.id
+    LEFT JOIN judged AS j ON j.comparison = c.id
     GROUP BY c.iteration ORDER BY c.iteration
 """
 _SNAPSHOTS = """

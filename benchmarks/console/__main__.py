@@ -65,24 +65,27 @@ def fill(workspace: Path, size: Size) -> dict[str, Any]:
 
 
 def first_contents(browser: Browser, served: Served, given: argparse.Namespace) -> dict[str, Any]:
-    """The times of each section, cold and opened by its link."""
+    """The times of each section: until it can be read and is ready, and opened by its link."""
     with new_page(browser, cookie=served.cookie, width=1440) as page:
         measured.first_content(page, f"{served.url}/research/", measured.FIRST)
         listed = measured.sections(page)
     if given.tiny:  # the first section of each page
         listed = [*{name.split(":")[0]: (name, at) for name, at in reversed(listed)}.values()]
-    cold, warm = Times(list), Times(list)
+    read, ready, warm = Times(list), Times(list), Times(list)
     for round in range(given.rounds):
         for name, address in listed:
             with new_page(browser, cookie=served.cookie, width=1440) as page:
-                cold[name].append(measured.first_content(page, served.url + address, name))
-            say(f"round {round + 1}, {name}: {cold[name][-1]:.0f} ms")
+                took = measured.first_content(page, served.url + address, name)
+            read[name].append(took.read)
+            ready[name].append(took.ready)
+            say(f"round {round + 1}, {name}: {took.read:.0f} ms, ready after {took.ready:.0f} ms")
         with new_page(browser, cookie=served.cookie, width=1440) as page:
             measured.first_content(page, f"{served.url}/research/", measured.FIRST)
             for name, _ in listed:
                 if name != measured.FIRST:
                     warm[name].append(measured.opened(page, name))
-    return {"cold": _percentiles(cold), "opened": _percentiles(warm)}
+    times = {"read": read, "ready": ready, "opened": warm}
+    return {name: _percentiles(each) for name, each in times.items()}
 
 
 def _percentiles(times: Times) -> dict[str, dict[str, float]]:
