@@ -110,9 +110,10 @@ def serve(
             raise ValueError(f"there is no file {file}")
     public_url = public_address(public_url)
     oidc = sign_in_settings(sign_in, workspace)
-    mail_settings.read(workspace)  # wrong settings stop the start
     listener = listen(host, port)  # first, so that a failure does not leave a new workspace
     try:
+        if workspace.is_dir():
+            mail_settings.read(workspace)  # wrong settings stop the start
         settings = prepare(workspace, model, config, sets)
         Database.open(workspace).close()  # creates it; raises if another process has it open
         layers = Layers(files=config, sets=sets)

@@ -194,8 +194,8 @@ def _mount(
         },
     )
     # Except on Windows, Gradio's two watchers wake up 1,000 and 100 times a second, which costs 10%
-    # of a core per mount. A call waits for the first one, so 100 times a second is often enough.
-    blocks._queue.sleep_when_free = 0.01
+    # of a core per mount. These are its values for Windows.
+    blocks._queue.sleep_when_free = 0.05
     blocks._queue.progress_update_sleep_when_free = 0.1
 
 

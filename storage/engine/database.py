@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import queue
 import threading
+import time
 import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
@@ -50,6 +51,7 @@ Operation = Callable[[Transaction], Any]
 _Answer = tuple[Any, BaseException | None]
 """An operation's result, and the exception that it raised, if any."""
 _GROUP = 256
+_LONGEST = 10.0
 _REBUILD = ". If the file is damaged, `python launch.py rebuild` rebuilds it from the journal"
 
 
@@ -350,7 +352,7 @@ class Database:
             connection, self._connection = self._connection, None
             # DuckDB keeps one instance for each file until its last cursor is closed.
             for cursor in self._cursors.values():
-                cursor.close()
+                _close(cursor)
             self._cursors.clear()
             if connection is not None:
                 connection.close()
@@ -371,6 +373,22 @@ class Database:
             raise StorageUnavailable(
                 f"{self.workspace} cannot be opened again yet: {explain(error)}"
             ) from error
+
+
+def _close(cursor: duckdb.DuckDBPyConnection) -> None:
+    """Close a cursor; a query that another thread runs in it is interrupted.
+
+    Raises ``duckdb.ResourceInUseException`` if that query goes on for `_LONGEST` seconds.
+    """
+    until = time.monotonic() + _LONGEST
+    while True:
+        try:
+            return cursor.close()
+        except duckdb.ResourceInUseException:
+            if time.monotonic() > until:
+                raise
+            cursor.interrupt()
+            time.sleep(0.01)
 
 
 def _acting(who: Actor, operation: Callable[[Transaction], T]) -> Callable[[Transaction], T]:

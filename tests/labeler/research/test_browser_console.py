@@ -106,6 +106,7 @@ def browser(world: World) -> Iterator[Browser]:
 def research(browser: Browser, world: World, query: str = "", **more) -> Iterator[Page]:
     with new_page(browser, cookie=world.cookie(), **more) as page:
         page.goto(f"{world.server.url}/research/{query}")
+        expect(page.locator("#first-view")).to_have_count(0)
         yield page
 
 

@@ -100,9 +100,7 @@ def test_a_preview_shows_the_rows_and_stores_nothing_and_the_import_does(db, cli
     assert (seen["phase"], seen["file"]) == ("done", "my_votes.jsonl")
     assert (seen["kind"], seen["source"]) == ("judgments", None)
     assert "annotator" in seen["detected"]
-    assert seen["report"]["rows_shown"] == [
-        {"line": 1, **{k: v for k, v in VOTE.items() if k != "category"}}
-    ]
+    assert seen["report"]["rows_shown"] == [{"line": 1, **VOTE}]
     assert seen["report"]["added"]["judgments"] == 1
     assert (seen["left_out"]["count"], seen["left_out"]["bad"]) == (1, 1)
     assert seen["left_out"]["rows"][0]["row"] == 2

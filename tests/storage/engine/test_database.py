@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 import weakref
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -350,3 +351,24 @@ def test_a_workspace_is_its_owners_alone_also_one_that_was_there_before(tmp_path
     names = ("new", "studio", "shared", "everybody")
     rights = {each: (tmp_path / each).stat().st_mode & 0o7777 for each in names}
     assert rights == {"new": 0o700, "studio": 0o700, "shared": 0o700, "everybody": 0o1777}
+
+
+def test_closing_interrupts_a_query_of_another_thread(tmp_path):
+    """As when the server stops while a page is being answered."""
+    db = Database.open(tmp_path / "w")
+    met: list[BaseException] = []
+
+    def read() -> None:
+        try:
+            db.read("SELECT sum(a.range * b.range) FROM range(1000000) AS a, range(1000000) AS b")
+        except duckdb.Error as error:
+            met.append(error)
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    time.sleep(0.3)  # the query runs for hours
+    db.close()
+    reader.join(30)
+    assert not reader.is_alive()
+    assert [type(error) for error in met] == [duckdb.InterruptException]
+    Database.open(tmp_path / "w").close()
