@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: all install run test test-all lint format docs bench bench-ppo demo-model clean
+.PHONY: all install run test test-slow test-all test-failed lint format docs bench bench-ppo demo-model clean
 .DEFAULT_GOAL := all
 
 all: lint test
@@ -26,13 +26,20 @@ run: install
 # Three processes per two cores (tests/conftest.py), one thread each: small models gain nothing from threads.
 # A file stays in one process, so that its server or browser is started once.
 # Compiled modules are kept, whatever the environment says: tests start hundreds of interpreters.
-PYTEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n auto --dist loadfile --no-loadscope-reorder
+PYTEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q
+PARALLEL := -n auto --dist loadfile --no-loadscope-reorder
 
 test: install
-	$(PYTEST)
+	$(PYTEST) $(PARALLEL)
 
-test-all: test
-	$(PYTEST) -m slow
+test-slow: install
+	$(PYTEST) $(PARALLEL) -m slow
+
+test-all: test test-slow
+
+# What failed last, one test at a time.
+test-failed: install
+	$(PYTEST) -m "slow or not slow" --last-failed --last-failed-no-failures none
 
 lint: install
 	$(BIN)/ruff format --check .

@@ -17,6 +17,7 @@ class Tabs {
     this.turn = null; // names the latest time that another tab left for this one
     this.channel = new BroadcastChannel(this.name);
     this.channel.onmessage = ({ data }) => this.hear(data);
+    this.since = 0; // when this tab got the desk, ms
     this.asking = false; // whether this tab asks who has the desk
     this.look = () => {}; // makes a tab that waits look again
     window.addEventListener("pagehide", () => this.has && this.channel.postMessage({ closed: true }));
@@ -55,7 +56,14 @@ class Tabs {
       if (!(await this.ask("leave", PATIENCE.leaving))) this.turn = null;
       this.has = true;
     } else this.has = !(await this.ask("who", PATIENCE.answer));
+    if (this.has && !navigator.locks) this.hold(here);
     return this.has;
+  }
+
+  // On a busy machine two tabs may both get no answer in time: the one that got the desk first keeps it.
+  hold(forced) {
+    this.since = Date.now();
+    this.channel.postMessage({ holder: this.id, since: forced ? 0 : this.since });
   }
 
   // A tab that is being reloaded may find its own lock for a moment.
@@ -115,7 +123,12 @@ class Tabs {
     });
   }
 
-  async hear({ question, from, turn, to, has, closed }) {
+  async hear({ question, from, turn, to, has, closed, holder, since }) {
+    if (holder && this.has) {
+      const first = since < this.since || (since === this.since && holder < this.id);
+      if (first) this.lose();
+      else this.channel.postMessage({ holder: this.id, since: this.since });
+    }
     if (closed) setTimeout(() => this.look(), PATIENCE.reload); // unless it was only reloaded
     if (to === this.id) {
       if (this.heard) this.heard();

@@ -130,15 +130,45 @@ def test_a_tab_goes_on_when_the_other_was_closed(tab, server):
     second = open_another(tab, server)
     third = open_another(tab, server)
     tab.close()
-    titles = [page.locator(".empty h1") for page in (second, third)]
-    deadline = time.monotonic() + 60
-    while all(title.is_visible() for title in titles) and time.monotonic() < deadline:
-        second.wait_for_timeout(100)
-    [left] = [title for title in titles if title.is_visible()]
-    expect(left).to_have_text(ELSEWHERE)
-    has = third if left is titles[0] else second
+    has = the_one_with_the_desk(second, third)
     wait_for_pair(has)
     assert shown(has) == current
+
+
+def the_one_with_the_desk(*pages):
+    """The only page of several that is not told that the desk is elsewhere."""
+    titles = [page.locator(".empty h1") for page in pages]
+    deadline = time.monotonic() + 60
+    while sum(not title.is_visible() for title in titles) != 1 and time.monotonic() < deadline:
+        pages[0].wait_for_timeout(100)
+    [has] = [page for page, title in zip(pages, titles, strict=True) if not title.is_visible()]
+    return has
+
+
+def test_without_locks_two_tabs_whose_answers_are_late_do_not_both_keep_the_desk(
+    browser, world, server, who
+):
+    with desk_page(browser, world, server, who) as tab:
+        tab.context.add_init_script(NO_LOCKS)
+        tab.reload()
+        wait_for_pair(tab)
+        second, third = open_another(tab, server), open_another(tab, server)
+        for page in (second, third):
+            page.evaluate(
+                """() => {
+                  const post = BroadcastChannel.prototype.postMessage;
+                  BroadcastChannel.prototype.postMessage = function (said) {
+                    setTimeout(() => post.call(this, said), 1500) }
+                }"""
+            )
+        tab.close()
+        for page in (second, third):
+            expect(page.locator(".empty h1")).to_be_hidden()
+        has = the_one_with_the_desk(second, third)
+        press(has, "1")
+        status(has, "saved")
+        assert the_one_with_the_desk(second, third) is has
+    assert len(judgments_of(world[0], who)) == 1
 
 
 def test_a_reload_keeps_the_desk_in_its_tab(tab, server):
@@ -168,7 +198,7 @@ def test_without_locks_a_late_answer_ends_the_second_desk(browser, world, server
         tab.context.add_init_script(
             "const post = BroadcastChannel.prototype.postMessage;"
             "BroadcastChannel.prototype.postMessage = function (said) {"
-            "  setTimeout(() => post.call(this, said), said.to ? 1500 : 0) }"
+            "  setTimeout(() => post.call(this, said), said.to || said.holder ? 1500 : 0) }"
         )
         tab.reload()
         wait_for_pair(tab)

@@ -99,6 +99,11 @@ def research_page(browser: Browser, world: World, **settings) -> Iterator[Page]:
         yield page
 
 
+def titled(name: str) -> re.Pattern[str]:
+    """The title of a section; a stage that runs or has failed stands before it."""
+    return re.compile(rf"^([^·]+ (running|failed|cancelled) · )?{re.escape(name)}$")
+
+
 def open_section(page: Page, name: str, section: str = "") -> None:
     page.get_by_role("link", name=name, exact=True).click()
     if section:
@@ -467,11 +472,11 @@ def test_the_nodes_of_the_lineage_open_their_pages(browser, world):
         node.focus()
         expect(graph.locator("[data-node=policy-1]")).to_have_class(re.compile("lg-on"))
         page.keyboard.press("Enter")
-        expect(page).to_have_title("Reward model · Models · Kitestring")
+        expect(page).to_have_title(titled("Reward model · Models · Kitestring"))
         expect(page).to_have_url(re.compile(r"section=reward-model&model=reward-1$"))
         page.go_back()
         graph.get_by_role("link", name=re.compile("^Pairs 1, ")).click()
-        expect(page).to_have_title("Data · Kitestring")
+        expect(page).to_have_title(titled("Data · Kitestring"))
         expect(page.locator("#judgments-iteration input")).to_have_value(re.compile(r"^1 "))
         page.locator("#judgments button").first.click()
         page.locator("#judgment-pair").get_by_role("link", name="policy-1").first.click()
@@ -485,9 +490,9 @@ def test_the_nodes_of_the_lineage_open_their_pages(browser, world):
 def test_page_section_and_run_are_in_the_address_and_the_back_button_works(browser, world):
     with new_page(browser, cookie=world.cookie()) as page:
         page.goto(f"{world.server.url}/research/")
-        expect(page).to_have_title("Overview · Kitestring")
+        expect(page).to_have_title(titled("Overview · Kitestring"))
         open_section(page, "Runs")
-        expect(page).to_have_title("Runs · Kitestring")
+        expect(page).to_have_title(titled("Runs · Kitestring"))
         expect(page).to_have_url(re.compile(r"/research/\?tab=runs$"))
         page.locator("#run input").click()
         page.get_by_role("option", name="Sampling · iteration 1").click()
@@ -496,27 +501,27 @@ def test_page_section_and_run_are_in_the_address_and_the_back_button_works(brows
         expect(page.locator("#run-card")).to_contain_text("run-1-sampling")
         open_section(page, "Models", "Reward model")
         expect(page).to_have_url(re.compile(r"\?tab=models&section=reward-model$"))
-        expect(page).to_have_title("Reward model · Models · Kitestring")
+        expect(page).to_have_title(titled("Reward model · Models · Kitestring"))
         page.go_back()
-        expect(page).to_have_title("Models · Kitestring")
+        expect(page).to_have_title(titled("Models · Kitestring"))
         page.go_back()
-        expect(page).to_have_title("Runs · Kitestring")
+        expect(page).to_have_title(titled("Runs · Kitestring"))
         expect(page).to_have_url(with_run)
         page.go_back()
-        expect(page).to_have_title("Overview · Kitestring")
+        expect(page).to_have_title(titled("Overview · Kitestring"))
         page.go_forward()
         expect(page.get_by_role("link", name="Runs")).to_have_attribute("aria-current", "page")
         # Another person opens the address.
         address = page.url
         with new_page(browser, cookie=world.cookie()) as other:
             other.goto(address)
-            expect(other).to_have_title("Runs · Kitestring")
+            expect(other).to_have_title(titled("Runs · Kitestring"))
             expect(other.locator("#run-card")).to_contain_text("run-1-sampling")
             other.goto(f"{world.server.url}/research/?tab=models&section=lineage")
-            expect(other).to_have_title("Lineage · Models · Kitestring")
+            expect(other).to_have_title(titled("Lineage · Models · Kitestring"))
             expect(other.locator("#tree .ks-node").first).to_be_visible()
             other.goto(f"{world.server.url}/research/?tab=nonsense&section=none&run=none")
-            expect(other).to_have_title("Overview · Kitestring")
+            expect(other).to_have_title(titled("Overview · Kitestring"))
             expect(other).to_have_url(f"{world.server.url}/research/")
 
 
