@@ -12,7 +12,7 @@ from typing import Any
 from storage.engine.database import Database
 from storage.errors import NotFound
 from storage.records import ModelRole, ModelVersion
-from storage.tables import models
+from storage.tables import models, snapshot_contents
 
 # One query for all models each: a query for each model reads the same tables again.
 _SHOWN = """
@@ -31,22 +31,6 @@ _JUDGED = f"""
     ANTI JOIN checks AS k ON k.comparison = s.comparison
     LEFT JOIN judged AS j ON j.comparison = s.comparison
     GROUP BY s.policy
-"""
-_SNAPSHOTS = """
-    SELECT s.hash, s.iteration, s.judgments, count(DISTINCT j.annotator) AS annotators
-    FROM snapshots AS s
-    LEFT JOIN snapshot_judgments AS m ON m.snapshot = s.hash
-    LEFT JOIN judgments AS j ON j.id = m.judgment
-    GROUP BY ALL
-"""
-# A judgment between two policies counts for both.
-_JUDGED_POLICIES = f"""
-    WITH {_SHOWN}
-    SELECT m.snapshot, s.policy, count(*) AS judgments
-    FROM snapshot_judgments AS m
-    JOIN judgments AS j ON j.id = m.judgment
-    JOIN shown AS s ON s.comparison = j.comparison
-    GROUP BY m.snapshot, s.policy ORDER BY judgments DESC, s.policy
 """
 
 
@@ -135,10 +119,7 @@ class _Tree:
         for query in (_ANSWERS, _JUDGED):
             for row in db.read(query):
                 self._counts[row.pop("policy")] |= row
-        self._snapshots = {row["hash"]: row for row in db.read(_SNAPSHOTS)}
-        self._judged: defaultdict[str, list[tuple[str, int]]] = defaultdict(list)
-        for row in db.read(_JUDGED_POLICIES):
-            self._judged[row["snapshot"]].append((row["policy"], row["judgments"]))
+        self._snapshots = {each.hash: each for each in snapshot_contents.contents(db)}
 
     def node(self, id: str) -> LineageNode:
         version = self._versions.get(id)
@@ -167,9 +148,15 @@ class _Tree:
             return LineageSnapshot(hash=hash, missing=True)
         judged = tuple(
             JudgedPolicy(judgments=judgments, policy=self.node(policy))
-            for policy, judgments in self._judged[hash]
+            for policy, judgments in found.by_policy.items()
         )
-        return LineageSnapshot(**found, judged=judged)
+        return LineageSnapshot(
+            hash=hash,
+            iteration=found.iteration,
+            judgments=found.judgments,
+            annotators=found.annotators,
+            judged=judged,
+        )
 
 
 def render(tree: LineageNode) -> str:

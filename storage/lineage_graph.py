@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal
 
 from storage.engine.database import Database
 from storage.records import ModelVersion
-from storage.tables import iterations, models
+from storage.tables import iterations, models, snapshot_contents
+from storage.tables.snapshot_contents import SnapshotContents
 
 NodeKind = Literal["sft", "pairs", "snapshot", "reward", "policy"]
 EdgeKind = Literal["sampled", "judged", "extended", "trained", "rewarded", "started"]
@@ -20,26 +21,6 @@ _PAIRS = """
     ANTI JOIN checks AS k ON k.comparison = c.id
     LEFT JOIN judged AS j ON j.comparison = c.id
     GROUP BY c.iteration ORDER BY c.iteration
-"""
-_SNAPSHOTS = """
-    SELECT s.hash, s.iteration, s.judgments, count(DISTINCT j.annotator) AS annotators
-    FROM snapshots AS s
-    LEFT JOIN snapshot_judgments AS m ON m.snapshot = s.hash
-    LEFT JOIN judgments AS j ON j.id = m.judgment
-    GROUP BY ALL ORDER BY s.iteration, s.hash
-"""
-_JUDGED = """
-    SELECT m.snapshot, c.iteration, count(*) AS judgments
-    FROM snapshot_judgments AS m
-    JOIN snapshots AS s ON s.hash = m.snapshot
-    JOIN judgments AS j ON j.id = m.judgment
-    JOIN comparisons AS c ON c.id = j.comparison
-    GROUP BY m.snapshot, s.iteration, c.iteration ORDER BY c.iteration, s.iteration, m.snapshot
-"""
-_SHARED = """
-    SELECT count(*) AS judgments FROM snapshot_judgments AS a
-    JOIN snapshot_judgments AS b ON b.judgment = a.judgment AND b.snapshot = $later
-    WHERE a.snapshot = $earlier
 """
 
 
@@ -94,14 +75,11 @@ def lineage_graph(db: Database) -> LineageGraph:
         nodes = [_model(version, verdicts.get(version.id)) for version in ours]
         pairs = [GraphNode(id=f"pairs-{r['iteration']}", kind="pairs", name="Imported pairs" if r["iteration"] == 0 else f"Pairs {r['iteration']}", **r)
                  for r in db.read(_PAIRS)]  # fmt: skip
-        snapshots = [
-            GraphNode(id=hash, kind="snapshot", name=f"Snapshot {row['iteration']}", **row)
-            for row in db.read(_SNAPSHOTS)
-            for hash in [row.pop("hash")]
-        ]
+        frozen = snapshot_contents.contents(db)
+        snapshots = [_snapshot(each) for each in frozen]
         nodes = sorted([*nodes, *pairs, *snapshots], key=lambda n: (n.iteration, _ORDER[n.kind]))
         known = {node.id for node in nodes}
-        found = [*_of_pairs(db, sampled), *_between(db, snapshots), *_of_models(ours)]
+        found = [*_of_pairs(sampled, frozen), *_between(db, frozen), *_of_models(ours)]
         edges = [edge for edge in found if {edge.source, edge.target} <= known]
     return LineageGraph(nodes=tuple(nodes), edges=tuple(edges))
 
@@ -123,25 +101,36 @@ def _model(version: ModelVersion, verdict: str | None) -> GraphNode:
     )
 
 
-def _of_pairs(db: Database, sampled: dict[int, str | None]) -> Iterator[GraphEdge]:
+def _snapshot(each: SnapshotContents) -> GraphNode:
+    return GraphNode(
+        id=each.hash,
+        kind="snapshot",
+        name=f"Snapshot {each.iteration}",
+        iteration=each.iteration or 0,
+        judgments=each.judgments,
+        annotators=each.annotators,
+    )
+
+
+def _of_pairs(
+    sampled: dict[int, str | None], snapshots: Sequence[SnapshotContents]
+) -> Iterator[GraphEdge]:
     for number, policy in sampled.items():
         if policy:
             yield GraphEdge(source=policy, target=f"pairs-{number}", kind="sampled")
-    for row in db.read(_JUDGED):
-        yield GraphEdge(
-            source=f"pairs-{row['iteration']}",
-            target=row["snapshot"],
-            kind="judged",
-            judgments=row["judgments"],
-        )
+    for each in snapshots:
+        for iteration, judgments in each.by_iteration.items():
+            yield GraphEdge(
+                source=f"pairs-{iteration}", target=each.hash, kind="judged", judgments=judgments
+            )
 
 
-def _between(db: Database, snapshots: list[GraphNode]) -> Iterator[GraphEdge]:
+def _between(db: Database, snapshots: Sequence[SnapshotContents]) -> Iterator[GraphEdge]:
     """What each snapshot has of the one before it."""
-    for earlier, later in pairwise(snapshots):
-        [shared] = db.read(_SHARED, earlier=earlier.id, later=later.id)
-        if shared["judgments"]:
-            yield GraphEdge(source=earlier.id, target=later.id, kind="extended", **shared)
+    for earlier, later in pairwise(each.hash for each in snapshots):
+        judgments = snapshot_contents.shared(db, earlier, later)
+        if judgments:
+            yield GraphEdge(source=earlier, target=later, kind="extended", judgments=judgments)
 
 
 def _of_models(versions: list[ModelVersion]) -> Iterator[GraphEdge]:

@@ -28,6 +28,7 @@ from storage.records import (
     now,
 )
 from storage.reports import from_json, to_json
+from storage.tables import snapshot_contents
 
 
 @pytest.fixture(scope="module")
@@ -194,6 +195,28 @@ def test_the_graph_says_from_which_policy_pairs_were_sampled(tmp_path: Path) -> 
     assert {n.id: n.verdict for n in graph.nodes if n.kind == "policy"} == {
         "policy-1": None, "policy-2": "blocked",
     }  # fmt: skip
+
+
+def test_a_snapshot_that_comes_later_is_counted_and_the_earlier_one_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    every = list(records())
+    at = next(i for i, each in enumerate(every) if isinstance(each, Snapshot)) + 1
+    with Database.open(tmp_path / "workspace") as db:
+        db.write(lambda tx: tx.store(*every[:at]))
+        [first] = snapshot_contents.contents(db)
+        asked: list[list[str]] = []
+        read = db.read
+        monkeypatch.setattr(
+            db,
+            "read",
+            lambda sql, **named: asked.append(named.get("hashes", [])) or read(sql, **named),
+        )
+        db.write(lambda tx: tx.store(*every[at:]))
+        again, second = snapshot_contents.contents(db)
+    assert again is first
+    assert {hash for hashes in asked for hash in hashes} == {"s-2"}
+    assert (second.by_iteration, second.by_policy) == ({1: 3, 2: 2}, {"sft-0": 4, "policy-1": 2})
 
 
 def test_an_empty_workspace_has_an_empty_graph(tmp_path: Path) -> None:
