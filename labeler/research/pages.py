@@ -65,10 +65,11 @@ _FIELDS = (Path(__file__).parent / "fields.js").read_text(encoding="utf-8")
 _SCROLLING = (Path(__file__).parent / "scrolling.js").read_text(encoding="utf-8")
 _NOTIFY = (Path(__file__).parent / "notify.js").read_text(encoding="utf-8")
 _PALETTE = (Path(__file__).parent / "palette.js").read_text(encoding="utf-8")
+SCRIPTS = f"{UPLOT}<script>{_REQUESTS}</script><script>{_FIELDS}</script>"
+"""HTML that the scripts of sections need."""
 HEAD = (
-    f'<meta name="color-scheme" content="light dark">{UPLOT}{formulas.HEAD}'
+    f'<meta name="color-scheme" content="light dark">{SCRIPTS}{formulas.HEAD}'
     f"<script>{_ADDRESS}</script><script>{_NOTIFY}</script>"
-    f"<script>{_REQUESTS}</script><script>{_FIELDS}</script>"
     f"<script>{_PALETTE}</script>"
     f"<script>{_SCROLLING}</script>"
 )
@@ -181,7 +182,10 @@ def build(
             access="viewer",
         )
     blocks.first_view = FirstViews(
-        shown, headline=lambda: headline(db), style=lambda: blocks.theme_css + CSS
+        shown,
+        headline=lambda: headline(db),
+        style=lambda: blocks.theme_css + CSS,
+        head=SCRIPTS,
     )
     return blocks
 

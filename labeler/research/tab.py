@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from abc import ABC, abstractmethod
@@ -25,6 +26,38 @@ T = TypeVar("T")
 Updates = dict[Block, Any]
 
 
+@dataclass(frozen=True)
+class Script:
+    """The script of a section that fills its only component by itself.
+
+    `code` is JavaScript that finds the component's content as `element`. The first view runs it
+    before Gradio has started, and hands `element` over. `style` is CSS.
+    """
+
+    elem_id: str
+    code: str
+    style: str = ""
+
+    def slot(self) -> gr.HTML:
+        """The component, empty until the script has filled it."""
+        return html_slot(
+            value="<div></div>",
+            css_template=self.style,
+            js_on_load=_TAKE % {"id": json.dumps(self.elem_id), "code": self.code},
+            elem_id=self.elem_id,
+        )
+
+
+_TAKE = """
+if (!window.ksFirstView?.give(%(id)s, element)) {
+  const own = document.createElement("div");
+  element.replaceChildren(own);
+  ((element) => {%(code)s
+  })(own);
+}
+"""
+
+
 class Tab(ABC):
     """A tab: its components and their event handlers.
 
@@ -39,6 +72,8 @@ class Tab(ABC):
     """The components that `refresh` updates."""
     loaded: Sequence[Block] = ()
     """The components that `load` updates."""
+    script: Script | None = None
+    """What fills the section instead of `refresh`."""
 
     @abstractmethod
     def refresh(self, *args: Any, **kwargs: Any) -> Updates:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +13,9 @@ from gradio.blocks import Block
 
 from labeler.html.components import Markup, render
 from labeler.research.first_view.document import FRAME
-from labeler.research.first_view.view import section, slot
+from labeler.research.first_view.view import section, shown, slot
 from labeler.research.navigation import named, navigation
-from labeler.research.tab import Tab, Updates
+from labeler.research.tab import Script, Tab, Updates
 from labeler.research.top import role_note
 from labeler.security.access import GRANTS
 from storage.records import Annotator
@@ -30,6 +30,7 @@ class FirstViews:
     """Makes the first view of a section: what `Tab.refresh_for` gives, before Gradio asks for it.
 
     `tabs` are the sections by page and name; `headline` makes the header, `style` the style sheet.
+    `head` is HTML that the scripts of sections need (`labeler.research.tab.Script`).
     """
 
     def __init__(
@@ -38,11 +39,13 @@ class FirstViews:
         *,
         headline: Callable[[], str],
         style: Callable[[], str],
+        head: str,
     ) -> None:
         self._tabs = tabs
         self._pages = {page: list(sections) for page, sections in tabs.items()}
         self._headline = headline
         self._style = style
+        self._head = Markup(head)
 
     def __call__(self, person: Annotator, query: Mapping[str, str]) -> str:
         """The first view for a person and the query of the address, as HTML.
@@ -71,13 +74,14 @@ class FirstViews:
             Markup(
                 '<style id="first-view-style">{}</style>'
                 '<div id="first-view" data-section="{}" data-filled="{}"></div>'
-                '<template id="first-view-content">{}</template><script>{}</script>'
+                '<template id="first-view-content">{}</template>{}<script>{}</script>'
             ).format(
-                Markup(_STYLE + self._style()),
+                Markup(_STYLE + self._style() + (tab.script.style if tab.script else "")),
                 f"{page}: {name}",
                 json.dumps(_filled(tab, updates)),
                 content,
-                Markup(_SCRIPT),
+                self._head if tab.script else "",
+                Markup(_with_script(tab.script)),
             )
         )
 
@@ -93,8 +97,36 @@ def _value(component: Any, updates: Updates) -> Any:
     return update.constructor_args.get("value") if isinstance(update, Block) else update
 
 
+def _with_script(script: Script | None) -> str:
+    if script is None:
+        return _SCRIPT
+    entry = f"{json.dumps(script.elem_id)}: (element) => {{{script.code}\n}}"
+    return _SCRIPT.replace("/* scripts */", entry).replace("</", "<\\/")
+
+
 def _filled(tab: Tab, updates: Updates) -> list[str]:
-    """The ids of the components of a section that have content or a value, and of the header."""
+    """The ids of the components of a section that have content or a value, and of the header.
+
+    Gradio makes what is in a closed fold only when the fold is opened.
+    """
     parts = [each for each in (*tab.outputs, *tab.loaded) if isinstance(each, gr.HTML | gr.Textbox)]
-    named = [str(each.elem_id) for each in parts if each.elem_id and _value(each, updates)]
-    return ["top", *dict.fromkeys(named)]
+    named = [
+        str(each.elem_id)
+        for each in parts
+        if each.elem_id and _value(each, updates) and not _folded(each, updates)
+    ]
+    own = [tab.script.elem_id] if tab.script else []
+    return ["top", *own, *dict.fromkeys(named)]
+
+
+def _folded(block: Block, updates: Updates) -> bool:
+    return any(
+        isinstance(each, gr.Accordion) and not shown(each, updates)("open")
+        for each in _around(block)
+    )
+
+
+def _around(block: Block) -> Iterator[Block]:
+    while block.parent is not None:
+        block = block.parent
+        yield block

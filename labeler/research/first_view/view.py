@@ -31,19 +31,21 @@ def _inside(blocks: Iterable[Block], updates: Updates) -> Markup:
     return lines(each for each in (_shown(block, updates) for block in blocks) if each)
 
 
-def _shown(block: Block, updates: Updates) -> Markup:
+def shown(block: Block, updates: Updates) -> Shown:
+    """The properties of a component after `updates`."""
     values = _values(updates.get(block))
+    return lambda name: values.get(name, getattr(block, name, None))
 
-    def shown(name: str) -> Any:
-        return values.get(name, getattr(block, name, None))
 
-    if shown("visible") is not True:
+def _shown(block: Block, updates: Updates) -> Markup:
+    current = shown(block, updates)
+    if current("visible") is not True:
         return Markup("")
     draw = _DRAWN.get(type(block))
     if draw is not None:
-        return draw(shown)
+        return draw(current)
     if isinstance(block, BlockContext):
-        return _group(block, shown, updates)
+        return _group(block, current, updates)
     return Markup("")  # states and timers
 
 

@@ -56,7 +56,8 @@ const STAGES = { sft: "SFT", sampling: "Sampling", reward: "Reward model", polic
 const TONES = { running: "info", succeeded: "good", failed: "bad", cancelled: "warn" };
 const byId = (id) => rows.find((run) => run.id === id);
 const percent = (share) => `${Math.round(100 * share)}%`;
-const settings = (run) => Object.entries(run.changed).map(([name, value]) => `${name}=${typeof value === "string" ? value : JSON.stringify(value)}`);
+const brief = (value) => JSON.stringify(typeof value === "number" ? Number(value.toPrecision(6)) : value); // not 0.00007000000000000001
+const settings = (run) => Object.entries(run.changed).map(([name, value]) => `${name}=${typeof value === "string" ? value : brief(value)}`);
 
 function say(text) {
   said.textContent = text;

@@ -5,14 +5,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from labeler.research.tab import Tab, Updates, html_slot
+from labeler.research.tab import Script, Tab, Updates
 
-COMPARE_JS = (Path(__file__).parent / "compare.js").read_text(encoding="utf-8")
+_SCRIPT = Script("compare", (Path(__file__).parent / "compare.js").read_text(encoding="utf-8"))
 
 
 class CompareTab(Tab):
+    script = _SCRIPT
+
     def __init__(self) -> None:
-        html_slot(value="<div></div>", elem_id="compare", js_on_load=COMPARE_JS)
+        _SCRIPT.slot()
 
     def refresh(self) -> Updates:
         """Nothing: the script reads the runs itself."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -135,3 +136,41 @@ def test_scripts_of_the_page_do_not_find_it(browser, served) -> None:
         expect(page.locator("html[data-first-view]")).to_be_visible()
         assert page.evaluate("document.getElementById('first-view').shadowRoot") is None
         assert page.evaluate("document.querySelector('#loop-next')") is None
+
+
+@pytest.mark.parametrize(
+    ("query", "name", "text"),
+    [
+        ("?tab=runs&section=compare", "compare", "run-2-policy"),
+        ("?tab=runs&section=studies", "studies", "No studies yet"),
+        ("?tab=overview&section=settings", "settings", "Changed only"),
+    ],
+)
+def test_a_section_with_a_script_of_its_own_is_filled_once_and_handed_over(
+    browser, served, query, name, text
+) -> None:
+    url, cookie = served
+    with new_page(browser, cookie=cookie) as page:
+        with held(page, f"{url}/research/{query}"):
+            early = page.locator(f"#first-view #{name}")
+            expect(early.get_by_text(text).first).to_be_visible()
+            early.get_by_text(text).first.evaluate("part => { part.marked = true }")
+        expect(page.locator("#first-view")).to_have_count(0)
+        section = page.locator(f"#{name}")
+        expect(section.get_by_text(text).first).to_be_visible()
+        assert section.evaluate(
+            "part => [...part.querySelectorAll('*')].some((each) => each.marked)"
+        )
+
+
+def test_runs_are_chosen_in_a_section_that_was_handed_over(browser, served) -> None:
+    url, cookie = served
+    with new_page(browser, cookie=cookie) as page:
+        page.goto(f"{url}/research/?tab=runs&section=compare&runs=run-1-policy")
+        expect(page.locator("#first-view")).to_have_count(0)
+        page.get_by_role("checkbox", name="run-2-policy").check()
+        expect(page).to_have_url(re.compile("runs=run-1-policy(,|%2C)run-2-policy"))
+        expect(page.locator("#compare canvas").first).to_be_visible()
+        page.get_by_role("link", name="Studies").click()
+        page.get_by_role("link", name="Compare").click()
+        expect(page.get_by_role("checkbox", name="run-2-policy")).to_be_checked()

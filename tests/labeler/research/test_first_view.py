@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gzip
+import html
+import json
 import re
 import time
 from collections.abc import Iterator
@@ -155,3 +157,12 @@ def test_assets_are_kept_by_the_browser_because_their_names_change_with_their_co
     assert missing.status_code == 404
     assert missing.headers["cache-control"] == "no-store"
     assert client.get("/research/").headers["cache-control"] == "no-store"
+
+
+def test_what_is_in_a_closed_fold_is_not_waited_for(studio) -> None:
+    _, client = studio
+    found = re.search(r'data-filled="([^"]+)"', client.get("/research/?tab=team").text)
+    assert found
+    ids = json.loads(html.unescape(found[1]))
+    assert "people" in ids
+    assert "reliability" not in ids  # Gradio makes it when the fold is opened

@@ -5,14 +5,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from labeler.research.tab import Tab, Updates, html_slot
+from labeler.research.tab import Script, Tab, Updates
 
-SETTINGS_JS = (Path(__file__).parent / "settings.js").read_text(encoding="utf-8")
+_SCRIPT = Script("settings", (Path(__file__).parent / "settings.js").read_text(encoding="utf-8"))
 
 
 class SettingsTab(Tab):
+    script = _SCRIPT
+
     def __init__(self) -> None:
-        html_slot(value="<div></div>", elem_id="settings", js_on_load=SETTINGS_JS)
+        _SCRIPT.slot()
 
     def refresh(self) -> Updates:
         """Nothing: the script reads the settings itself."""

@@ -38,8 +38,6 @@ drawer.innerHTML = `<form method="dialog" novalidate>
   <div class="ks-foot"><div class="ks-answer-slot" aria-live="polite"></div>
     <button type="submit" class="ks-button ks-primary">Start study</button>
     <button type="button" class="ks-button ks-cancel">Cancel</button></div></form>`;
-document.querySelector("#study-drawer")?.remove(); // Gradio can run this script again
-document.querySelector(".gradio-container .contain").append(drawer); // Gradio limits media queries to it
 const form = drawer.querySelector("form"), answer = drawer.querySelector(".ks-answer-slot"), start = drawer.querySelector("[type=submit]");
 const [picker, changedBox] = [drawer.querySelector(".st-changed select"), drawer.querySelector(".st-changed > div")];
 
@@ -388,6 +386,10 @@ async function show() {
   showKind();
   fillPicker();
   start.disabled = false;
+  if (!drawer.isConnected) {
+    document.querySelector("#study-drawer")?.remove(); // Gradio can run this script again
+    document.querySelector(".gradio-container .contain").append(drawer); // Gradio limits media queries to it
+  }
   drawer.showModal();
   drawer.querySelector(".ks-drawer-body").scrollTop = 0;
   form.elements.name.focus({ preventScroll: true });

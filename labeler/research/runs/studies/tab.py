@@ -4,21 +4,23 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from labeler.research.tab import Tab, Updates, html_slot
+from labeler.research.tab import Script, Tab, Updates
 
 _HERE = Path(__file__).parent
+_SCRIPT = Script(
+    "studies",
+    (_HERE / "studies.js").read_text(encoding="utf-8"),
+    (_HERE / "studies.css").read_text(encoding="utf-8"),
+)
 
 
 class StudiesTab(Tab):
     """Its script asks ``/research/api/studies``; Gradio updates nothing."""
 
+    script = _SCRIPT
+
     def __init__(self) -> None:
-        html_slot(
-            value='<div class="st-studies"></div>',
-            css_template=(_HERE / "studies.css").read_text(encoding="utf-8"),
-            js_on_load=(_HERE / "studies.js").read_text(encoding="utf-8"),
-            elem_id="studies",
-        )
+        _SCRIPT.slot()
 
     def refresh(self) -> Updates:
         return {}
