@@ -94,8 +94,8 @@ def _misses(mine: Mapping[str, Any], others: Sequence[Mapping[str, Any]]) -> boo
     answered = sum(other["answered"] for other in others)
     if not (mine["answered"] and answered):
         return False
-    usual = sum(other["matched"] for other in others) / answered
-    return clearly_below(mine["share"], mine["answered"], usual)
+    matched = sum(other["matched"] for other in others)
+    return clearly_below(mine["matched"], mine["answered"], matched, answered)
 
 
 def _group(kind: Literal["careful", "bad"], its: Sequence[CheckedAnnotator]) -> CheckedGroup:

@@ -37,9 +37,23 @@ def wilson(share: float, n: float, z: float = NORMAL) -> tuple[float, float]:
     return max(0.0, center - half), min(1.0, center + half)
 
 
-def clearly_below(share: float, n: float, usual: float) -> bool:
-    """Whether a share seen in `n` trials is below `usual` by more than chance."""
-    return wilson(share, n, UNLIKELY)[1] < usual
+def clearly_below(matched: int, answered: int, usual_matched: int, usual_answered: int) -> bool:
+    """Whether `matched` of `answered` is below the share of the others by more than chance.
+
+    Fisher's exact test, one-sided, at `UNLIKELY` standard errors of the normal distribution: a share
+    seen in few trials, theirs or the others', never differs clearly.
+    """
+    hits, trials = matched + usual_matched, answered + usual_answered
+    total = _log_binomial(trials, answered)
+    at_most = sum(
+        math.exp(_log_binomial(hits, k) + _log_binomial(trials - hits, answered - k) - total)
+        for k in range(max(0, hits - usual_answered), matched + 1)
+    )
+    return at_most < math.erfc(UNLIKELY / math.sqrt(2)) / 2
+
+
+def _log_binomial(n: int, k: int) -> float:
+    return math.lgamma(n + 1) - math.lgamma(k + 1) - math.lgamma(n - k + 1)
 
 
 def cluster_variance(squares: float, *, n: float, clusters: int) -> float:

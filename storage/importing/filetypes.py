@@ -29,8 +29,8 @@ READABLE = (".jsonl", ".ndjson", ".json", ".csv", ".parquet")
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One row of a file.  `line` counts from 1: in a text file the line where the row starts (the
-    header of a CSV is line 1), in parquet the number of the row."""
+    """One row of a file.  `line` counts from 1: in JSON lines and CSV the line where the row starts
+    (the header of a CSV is line 1), in parquet and a JSON array the number of the row."""
 
     line: int
     values: Mapping[str, Any]
@@ -129,32 +129,35 @@ def _json_lines(path: Path) -> Iterator[Row | BadRow]:
 
 
 def _json_array_rows(content: bytes) -> Iterator[Row | BadRow]:
-    """The elements of one JSON array, up to the first that does not parse."""
+    """The elements of one JSON array, up to the first that does not parse.
+
+    They are counted, because tools write the whole array on one line.
+    """
     text = content.decode("utf-8-sig")
     decoder = json.JSONDecoder(**STRICT)
-    position, line, counted = text.index("[") + 1, 1, 0
+    position, number = text.index("[") + 1, 0
     while True:
         position = _skip_blanks(text, position)
         if text[position : position + 1] in ("]", ""):
             break
-        line, counted = line + text.count("\n", counted, position), position
+        number += 1
         try:
             value, position = decoder.raw_decode(text, position)
         except ValueError as problem:
-            yield BadRow(line, f"not JSON, nothing after it could be read: {problem}")
+            yield BadRow(number, f"not JSON, nothing after it could be read: {problem}")
             return
         except RecursionError:
-            yield BadRow(line, "nested too deeply; nothing after it could be read")
+            yield BadRow(number, "nested too deeply; nothing after it could be read")
             return
-        yield _checked(line, value)
+        yield _checked(number, value)
         position = _skip_blanks(text, position)
         if text[position : position + 1] == ",":
             position += 1
         elif text[position : position + 1] != "]":
-            yield BadRow(line, "not followed by a comma or the end of the array")
+            yield BadRow(number, "not followed by a comma or the end of the array")
             return
     if text[position:].strip() != "]":
-        yield BadRow(line, "the array has no end, or other text follows it")
+        yield BadRow(max(number, 1), "the array has no end, or other text follows it")
 
 
 def _skip_blanks(text: str, position: int) -> int:

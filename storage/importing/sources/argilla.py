@@ -115,12 +115,20 @@ def _question(
         if given
         and all(_outcome(said.value, a, b, names) for said in given if said.value is not None)
     ]
-    if len(readable) > 1 or (not readable and any(questions.values())):
+    answered = [name for name, given in questions.items() if given]
+    if len(readable) == 1 or len(answered) <= 1:
+        return "".join(readable or answered)
+    if readable:
         raise ValueError(
             "it is not clear which question has the preference; name it with --map question=NAME. The "
             f"questions are {', '.join(questions)}"
         )
-    return readable[0] if readable else ""
+    said = "; ".join(f"{name} is {questions[name][0].value!r}" for name in answered)
+    raise ValueError(
+        f"no question has an answer that is a choice between {a} and {b}: {said}. Name the question with "
+        "--map question=NAME, or say what its answers mean with --map answer-a=VALUE (or answer-b, "
+        "answer-tie, answer-both-bad)"
+    )
 
 
 def _outcome(value: Any, a: str, b: str, names: Mapping[str, str]) -> str | None:

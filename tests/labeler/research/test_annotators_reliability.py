@@ -189,11 +189,16 @@ def test_checks_have_columns_and_remarks_once_there_are_any():
         ),
     }
     everybody = [judging("a"), judging("b"), judging("c")]
-    # Wilson's interval at three standard errors of 3 in 10 ends at 72%; the other answered 90%.
+    # Fisher's exact test: 0.0006, and three standard errors are 0.00135.
     assert reliability_view.remarks(everybody[0], everybody, None, checks) == [
         "answers 30% of gold pairs as expected; others 90%"
     ]
     assert reliability_view.remarks(everybody[1], everybody, None, checks) == []
+    one_each = {
+        "a": AnnotatorChecks(reask=CheckResult(answered=1, matched=0)),
+        "b": AnnotatorChecks(reask=CheckResult(answered=1, matched=1)),
+    }
+    assert reliability_view.remarks(everybody[0], everybody, None, one_each) == []
     rows = reliability_view.table(everybody, None, checks)
     assert "Self-consistency" in rows
     assert "75%" in rows

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -149,3 +150,28 @@ def test_a_viewer_reads_and_gets_no_buttons_that_change_something(browser, world
         expect(pair).to_contain_text("Name a bird.")
         for name in ("Exclude", "Send to adjudication"):
             expect(pair.get_by_role("button", name=name)).to_have_count(0)
+
+
+def test_a_detected_tools_fields_are_named_on_the_page(browser, world, tmp_path) -> None:
+    """The names of an Argilla file's fields are unusual: the report asks for them, and the page takes
+    them.  The file is one line, as exports of tools are."""
+    said = [{"value": "second", "user_id": "u-1"}]
+    fields = {"task": "Name a tree.", "old": "An oak", "new": "A beech"}
+    records = [
+        {"id": "r1", "fields": {}, "responses": {}},
+        {"id": "r2", "fields": fields, "responses": {"choice": said}},
+    ]
+    file = tmp_path / "records.json"
+    file.write_text(json.dumps(records))
+    with section(browser, world, "import") as page:
+        form = page.locator(".ks-import")
+        form.locator("input[type=file]").set_input_files(file)
+        form.get_by_role("button", name="Preview").click()
+        notes = form.locator(".im-notes")
+        expect(notes).to_contain_text("Row 2 it is not clear")
+        expect(notes).to_contain_text("name them under Names of fields: a=FIELD and b=FIELD.")
+        expect(form.get_by_label("What it contains")).to_have_value("judgments:argilla")
+        form.get_by_label("Names of fields").fill("prompt=task\na=old\nb=new")
+        form.get_by_role("button", name="Preview").click()
+        expect(form.locator(".im-rows")).to_contain_text("A beech")
+        expect(notes).to_contain_text("Row 1 ")

@@ -132,10 +132,10 @@ def test_an_annotator_is_found_below_the_others_or_below_the_mark() -> None:
     names = [each.name for each in people]
     usual, none = figures(10, 9), figures()
     rows = [
-        # Upper bounds at three standard errors: .812 for 2 of 6, .887 for 3 of 6, .718 for 1 of 6.
-        checked(names[0], figures(6, 2), none),  # others 50 of 56 = .893
-        checked(names[1], figures(6, 3), none),  # others 49 of 56 = .875
-        checked(names[2], usual, figures(6, 1)),  # the other's re-asks .9
+        # Fisher's exact test at three standard errors, .00135:
+        checked(names[0], figures(6, 1), none),  # others 50 of 56: .0002
+        checked(names[1], figures(6, 3), none),  # others 48 of 56: .06
+        checked(names[2], usual, figures(6, 0)),  # the other's re-asks 9 of 10: .0009
         checked(names[3], usual, usual),
         checked(names[4], figures(30, 29), none, "below the mark"),
         checked("somebody else", figures(6, 0), none),  # no simulated annotator

@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scipy.stats import hypergeom
 
-from storage.analysis.intervals import cluster_variance, clustered, wilson
+from storage.analysis.intervals import clearly_below, cluster_variance, clustered, wilson
 from storage.analysis.reliability import annotator_figures, annotator_fit
 from storage.engine.database import Database
 from storage.labeling.own_figures import own_figures
@@ -142,6 +143,29 @@ def test_models_are_measured_against_people_and_are_not_the_others(db: Database)
     both = annotator_figures(db, kinds=("person", "model"))
     # c0: bob agrees, the judge does not (½); c1: the judge does not (0)
     assert (both["ann"].shared_items, both["ann"].agreement) == (2, 0.25)
+
+
+@pytest.mark.parametrize(
+    ("matched", "answered", "usual_matched", "usual_answered", "below"),
+    [
+        (0, 1, 1, 1, False),  # p = 1/2
+        (0, 1, 200, 200, False),  # 1/201
+        (0, 2, 100, 100, True),  # 1/(102 · 101 / 2)
+        (0, 6, 9, 10, True),  # .00087
+        (1, 6, 9, 10, False),  # .0076
+        (9, 10, 9, 10, False),
+        (0, 3, 0, 3, False),
+        (4000, 10000, 9000, 10000, True),
+    ],
+)
+def test_a_share_is_clearly_below_by_fishers_exact_test(
+    matched: int, answered: int, usual_matched: int, usual_answered: int, below: bool
+) -> None:
+    """The limit is .00135; `scipy.stats.hypergeom.cdf` is an independent computation of p."""
+    trials, hits = answered + usual_answered, matched + usual_matched
+    p = hypergeom.cdf(matched, trials, hits, answered)
+    assert (p < 0.0013499) == below
+    assert clearly_below(matched, answered, usual_matched, usual_answered) == below
 
 
 def test_agreement_intervals_cover_under_clusters_of_prompts() -> None:

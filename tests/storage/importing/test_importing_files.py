@@ -24,7 +24,7 @@ from tests.helpers.import_files import CHAT, everything, judgments, reasons, tot
 # --- files -----------------------------------------------------------------------------------
 
 
-def test_line_numbers_are_those_of_the_file(db: Database, tmp_path: Path) -> None:
+def test_row_numbers_are_lines_and_in_a_json_array_elements(db: Database, tmp_path: Path) -> None:
     csv = tmp_path / "rows.csv"
     # A quoted cell spans lines 2 and 3, so the bad outcome starts on line 4.
     csv.write_text(
@@ -44,8 +44,8 @@ def test_line_numbers_are_those_of_the_file(db: Database, tmp_path: Path) -> Non
     with pytest.raises(BadFile) as bad:
         import_prompts(db, array)
     assert reasons(bad) == {
-        4: "role is 'x' and must be one of sft, train, held-out, audit",
-        5: "not an object with named columns",
+        2: "role is 'x' and must be one of sft, train, held-out, audit",
+        3: "not an object with named columns",
     }
 
 

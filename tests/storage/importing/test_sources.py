@@ -137,7 +137,16 @@ def test_argilla_names_that_the_user_gives(db: Database, file: Any) -> None:
 @pytest.mark.parametrize(
     ("row", "names", "sentence"),
     [
-        (nested(choice=[{"value": "great", "user_id": "u"}]), {}, "which question has the preference"),
+        (
+            nested(choice=[{"value": "great", "user_id": "u"}]), {},
+            "choice is 'great', which is no choice between response_1 and response_2; say what it means",
+        ),
+        (
+            nested(
+                choice=[{"value": "great", "user_id": "u"}], why=[{"value": "crisp", "user_id": "u"}]
+            ), {}, "no question has an answer that is a choice between response_1 and response_2: "
+            "choice is 'great'; why is 'crisp'. Name the question with --map question=NAME",
+        ),
         (
             nested(choice=[{"value": "great", "user_id": "u"}]), {"question": "choice"},
             "choice is 'great', which is no choice between response_1 and response_2",
@@ -400,7 +409,7 @@ def test_a_dry_run_shows_the_first_rows_and_stores_nothing(db: Database, file: A
     assert (report.added["judgments"], report.added["completions"]) == (1, 2)
     assert report.preview == [
         {
-            "line": 2, "prompt": "Name a fruit.", "response_a": "Pear", "response_b": "Apple",
+            "line": 1, "prompt": "Name a fruit.", "response_a": "Pear", "response_b": "Apple",
             "annotator": "u-1", "outcome": "b",
         }
     ]  # fmt: skip

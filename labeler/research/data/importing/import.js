@@ -49,7 +49,7 @@ function showWhat() {
   form.querySelector(".im-columns").textContent = kind ? `Columns: ${columns}.` : "";
   const field = form.querySelector(".im-names");
   field.hidden = !names;
-  field.querySelector("small").textContent = names ? `Only for unusual names, one NAME=FIELD a line. ${names}.` : "";
+  field.querySelector("small").textContent = names ? `Only for unusual names, one NAME=FIELD a line (--map in a terminal). ${names}.` : "";
   form.elements.role.disabled = kind === "sft";
 }
 
@@ -145,6 +145,14 @@ async function preview() {
     state.request = { ...request, kind: job.kind, source: job.source };
     show(job);
   }
+  offerNames(job);
+}
+
+// The names of fields belong to a tool, so a detected tool is chosen if rows may need them.
+function offerNames(job) {
+  if (!job.source || !job.left_out.bad) return;
+  form.elements.what.value = `${job.kind}:${job.source}`;
+  showWhat();
 }
 
 function failed(title, job) {
@@ -215,10 +223,13 @@ function table(rows, all) {
   return scroll;
 }
 
-// Each reason once, with its rows.
+// Each reason once, with its rows.  Reasons name the option of the command; the page has a field for it.
 function byReason(rows) {
   const found = new Map();
-  for (const { row, reason } of rows) found.set(reason, [...(found.get(reason) ?? []), row]);
+  for (const { row, reason: said } of rows) {
+    const reason = said.replace("with --map ", "under Names of fields: ").replaceAll("--map ", "");
+    found.set(reason, [...(found.get(reason) ?? []), row]);
+  }
   return found;
 }
 
@@ -301,7 +312,8 @@ async function importIt() {
     form.reset();
     showFile();
     showWhat();
-    say("good", words ? `Imported ${words}.` : "Everything in the file was stored before.");
+    const all = job.left_out.count ? "Every other row" : "Everything";
+    say("good", words ? `Imported ${words}.` : `${all} in the file was stored before.`);
   }
   result.replaceChildren();
   if (job.phase === "done" && job.left_out.count) result.append(leftOut(job));

@@ -296,12 +296,14 @@ def _missed(
     """A remark if the share is below that of all others together by more than chance."""
     mine = kind(checks.get(f.annotator.id, AnnotatorChecks()))
     others = (kind(each) for id, each in checks.items() if id != f.annotator.id)
-    usual = sum(others, CheckResult()).share
-    if mine.share is None or usual is None:
+    usual = sum(others, CheckResult())
+    if mine.share is None or usual.share is None:
         return ""
-    if not clearly_below(mine.share, mine.answered, usual):
+    if not clearly_below(mine.matched, mine.answered, usual.matched, usual.answered):
         return ""
-    return f"{words.format(components.percent(mine.share))}; others {components.percent(usual)}"
+    return (
+        f"{words.format(components.percent(mine.share))}; others {components.percent(usual.share)}"
+    )
 
 
 def _slope(found: AnnotatorEstimate | None) -> str:
