@@ -139,7 +139,8 @@ class OverviewTab(Tab):
         }
 
     def _forget_answer(self) -> Updates:
-        return {self.answer: ""} if self._loop.stopped_stage() else {}
+        # With one output, Gradio shows an empty dictionary as a value.
+        return {self.answer: ""} if self._loop.stopped_stage() else gr.skip()
 
     def _press(self, act: Callable[[str], None], done: str, shown_attempt: str) -> Updates:
         def press() -> str:

@@ -147,13 +147,19 @@ def _data(state: State, agreement: Agreement, open_flags: int, now: datetime) ->
         components.number(state.labels), components.number(state.wanted)
     )
     latest = f" · latest {components.ago(state.latest_label, now)}" if state.latest_label else ""
+    # "0 today" would read as if nobody had labeled the earlier iterations today.
+    given = (
+        f"{state.labels_today:,} today{latest}"
+        if state.labels
+        else "no labels in this iteration yet"
+    )
     return _tile(
         "Data",
         "tab=data",
         value,
         components.badge(components.plural(open_flags, "open flag"), "warn") if open_flags else "",
         components.bar(share, tone="good" if share >= 1 else "info", label="labels"),
-        f"{state.labels_today:,} today{latest}",
+        given,
         _agreed(agreement),
     )
 

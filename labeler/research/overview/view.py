@@ -63,6 +63,8 @@ def headline(state: State) -> Markup:
 
 def _run_line(run: Run, cancelling: bool) -> Markup:
     doing = stopping(run) if cancelling else run.message or run.status
+    if has_stopped(run):
+        doing = f"{run.status} at {run.progress:.0%}" + (f", {run.message}" if run.message else "")
     bar = components.bar(run.progress, tone=STATUS_TONES[run.status], label=STAGE_LABELS[run.stage])
     line = components.detail(f"{run_title(run)}: {doing}")
     return Markup('<div class="ks-run-line">{}{}</div>').format(bar, line)
@@ -94,7 +96,7 @@ def _next_step(state: State, reason: str | None) -> tuple[Tone, str, str]:
         return _while_labeling(state, reason)
     if run is not None and has_stopped(run):
         title = f"{opening(run.stage)} {_ended(run.status)}."
-        return STATUS_TONES[run.status], title, run.reason or SEE_LOG
+        return STATUS_TONES[run.status], title, components.sentence(run.reason or SEE_LOG)
     if current.phase == "done":
         return "good", f"Iteration {current.number} is done.", "The next one starts automatically."
     if run is not None and state.cancelling:
@@ -121,13 +123,12 @@ def _what_stopped(stopped: Stopped) -> tuple[Tone, str, str]:
     if stopped.may_label:
         ways.append("go back to labeling")
     listed = ", ".join(ways[:-1]) + (" or " if len(ways) > 1 else "") + ways[-1]
-    why = stopped.reason or SEE_LOG
-    end = "" if why.endswith((".", "!", "?")) else "."
+    why = components.sentence(stopped.reason or SEE_LOG)
     tried = f" {reading_name(stopped.flag)}: {stopped.remedy}" if stopped.remedy else ""
     return (
         STATUS_TONES[stopped.status],
         f"{opening(stopped.stage)} {_ended(stopped.status)}: {listed}.",
-        f"{why}{end}{tried}",
+        f"{why}{tried}",
     )
 
 

@@ -145,9 +145,10 @@ def _length(length: LengthBias | None) -> Check:
         f"{length.rule.win_rate:.0%} of pairs, the model in {length.reward.win_rate:.0%}"
     )
     if _weaker_end(rho) > FOLLOWS_LENGTH:
+        rewarded = "longer" if rho.value > 0 else "shorter"
         return check(
             allows="best_of_n",
-            says=f"{found}. It rewards length, and PPO would exploit that "
+            says=f"{found}. It rewards {rewarded} responses, and PPO would exploit that "
             "(reward.length_penalty_weight)",
         )
     return check(allows="ppo", says=found)

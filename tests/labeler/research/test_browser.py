@@ -194,6 +194,12 @@ def test_train_is_pressed_then_the_run_fails_and_is_resumed(browser, world):
         expect(page.locator("#run-answer")).to_contain_text("Resumed")
         assert world.loop.asked[1:] == [("resume", "run-2-policy")]
 
+        world.loop.stopped = None
+        open_section(page, "Overview")
+        expect(page.locator("#train")).to_be_visible()
+        page.wait_for_timeout(1000)  # an answer that comes must be empty
+        expect(page.locator("#loop-answer")).to_have_text("")
+
 
 def show_first_run(page: Page) -> Locator:
     """The two main charts of the first PPO run: 100 updates."""

@@ -149,7 +149,7 @@ def test_one_sentence_says_what_to_do_next(changes, reason, says):
 @pytest.mark.parametrize(
     ("changes", "says", "not_said"),
     [
-        ({}, ["The policy stage failed: retry it", "it diverged."], ["resume", "labeling"]),
+        ({}, ["The policy stage failed: retry it", "It diverged."], ["resume", "labeling"]),
         (
             {"resumable": True},
             ["resume it from its last checkpoint or retry it."],
@@ -176,6 +176,12 @@ def test_a_reward_stage_that_was_left_is_not_under_way_any_more():
         state(iteration=Iteration(number=2, phase="reward"), run=failed)
     )
     assert "progressbar" not in overview_view.headline(state(run=failed))
+
+
+def test_the_line_of_a_stopped_run_says_that_it_stopped():
+    cancelled = run(status="cancelled", progress=0.25, message="update 10 of 40")
+    seen = overview_view.headline(state(iteration=TRAINING["iteration"], run=cancelled))
+    assert "PPO: cancelled at 25%, update 10 of 40" in seen
 
 
 def test_training_on_no_new_labels_is_said_while_it_trains_and_only_then():
@@ -244,11 +250,17 @@ def test_the_agreement_of_a_single_pair_is_no_figure():
 def test_before_anything_was_trained_the_summaries_say_what_will_be_there():
     nothing = RewardReport(models=())
     seen = trust.summaries(
-        state(), GateReport(), nothing, Agreement(items=0), open_flags=0, now=NOON
+        state(labels=0, labels_today=0),
+        GateReport(),
+        nothing,
+        Agreement(items=0),
+        open_flags=0,
+        now=NOON,
     )
     for text in ("created when the loop starts", "will be trained on your first labels",
-                 "no pair judged by two people yet"):  # fmt: skip
+                 "no labels in this iteration yet", "no pair judged by two people yet"):  # fmt: skip
         assert text in seen
+    assert "today" not in seen
     assert "open flag" not in seen
 
 

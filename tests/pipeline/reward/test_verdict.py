@@ -107,7 +107,10 @@ def test_reasons_name_their_figures():
     assert "it is overconfident" in check("calibration", calibration=calibration(0.2, 0.1)).says
     modest = check("calibration", calibration=calibration(0.2, 0.1, gap=-0.1))
     assert "it is underconfident" in modest.says
-    assert "by −0.60" in check("length", length=length(-0.6, -0.7, -0.51)).says
+    short = check("length", length=length(-0.6, -0.7, -0.51)).says
+    assert "by −0.60" in short
+    assert "rewards shorter responses" in short
+    assert "rewards longer responses" in check("length", length=length(0.6, 0.51, 0.7)).says
     assert "no learning curve yet" in check("labels", None).says
     few = check("ceiling", share_of_ceiling=None, ceiling=None, overlap=7)
     assert "needs 20 pairs with preferences of two people, and there are 7" in few.says
