@@ -125,7 +125,8 @@ def format_studies(found: list[dict[str, Any]]) -> str:
     """Studies as groups of their runs."""
     lines = []
     for each in found:
-        state = f"{each['status']}, {len(each['runs'])} of {each['planned']} runs"
+        finished = sum(run["status"] == "succeeded" for run in each["runs"])
+        state = f"{each['status']}, {finished} of {each['planned']} runs finished"
         doing = each["message"] or each["reason"] or ""
         lines.append(f"{each['id']}  {state}  (repeats {each['repeats']})" + f"  {doing}".rstrip())
         for run in each["runs"]:

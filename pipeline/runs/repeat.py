@@ -228,7 +228,8 @@ def _follow(directory: RunDirectory, lock: int, progress: Progress, *, apart: bo
                 worker.terminate()
                 worker.wait()
     if directory.result() is None:
-        raise RuntimeError(f"{directory.path.name} failed: {directory.failure()}")
+        why = directory.failure(worker.returncode)
+        raise RuntimeError(f"{directory.path.name} failed: {why}")
 
 
 def _wait_for(directory: RunDirectory, progress: Progress) -> None:

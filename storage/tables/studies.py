@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from storage.engine import lookup
 from storage.engine.database import Database
 from storage.engine.transaction import Transaction
+from storage.errors import NotFound
 from storage.records import Metric, RunNote, Study, StudyRun
 from storage.tables import runs
 
@@ -27,7 +28,10 @@ def listing(db: Database) -> list[Study]:
 
 
 def get(db: Database, study: str) -> Study:
-    """The study with this id, or NotFound."""
+    """The study with this id, or NotFound, which names the ids of studies that are called so."""
+    ids = [each.id for each in listing(db) if each.name == study != each.id]
+    if ids and find(db, study) is None:
+        raise NotFound(f"there is no study {study!r}; its id is {' or '.join(ids)}")
     return lookup.by_key(db, Study, study)
 
 

@@ -176,7 +176,9 @@ def test_a_study_of_the_command_appears_and_a_restore_loses_only_files(db: Datab
     )
     assert found.exit_code == 0, found.output
     listed = CliRunner().invoke(app, ["studies", f"--workspace={workspace}"]).stdout
-    assert listed.startswith("sweep-typed  succeeded, 1 of 1 runs  (repeats policy)\n  β = 0.2 ")
+    assert listed.startswith(
+        "sweep-typed  succeeded, 1 of 1 runs finished  (repeats policy)\n  β = 0.2 "
+    )
     shown = json.loads(
         CliRunner()
         .invoke(app, ["studies", "sweep-typed", f"--workspace={workspace}", "--json"])

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import threading
 import time
 from dataclasses import replace
@@ -14,6 +16,7 @@ from typer.testing import CliRunner
 
 from commands import studio
 from commands.main import app
+from commands.studies import format_studies
 from pipeline.runs.repeat import exclusive, folder_of, run_to_end
 from pipeline.runs.rundir import Job, Report, RunDirectory
 from pipeline.simulation.clients import follow
@@ -42,6 +45,16 @@ def start(path: Path, job: Job) -> RunDirectory:
 def test_a_study_stays_in_its_place(name: str):
     with pytest.raises(ValueError, match="must be a plain folder name: letters, digits and"):
         folder_of(Path("sweeps"), name)
+
+
+def test_the_list_counts_the_runs_that_are_finished():
+    part = {"title": "β = 0.1", "reward": None, "kl": None}
+    study = {
+        "id": "sweep-a", "status": "running", "planned": 3, "message": "β = 0.1 (2 of 3)",
+        "repeats": "run-1", "runs": [part | {"status": "succeeded"}, part | {"status": "running"}],
+    }  # fmt: skip
+    first = format_studies([study]).splitlines()[0]
+    assert first == "sweep-a  running, 1 of 3 runs finished  (repeats run-1)  β = 0.1 (2 of 3)"
 
 
 def test_ordinary_names_are_folders():
@@ -100,6 +113,28 @@ def test_a_study_waits_for_the_worker_that_its_killed_process_left_behind(tmp_pa
     worker.join()
     assert found.result() == {"seconds": 1}
     assert told == ["update 1 of 2", "done before"]
+
+
+def test_a_worker_that_the_operating_system_kills_names_memory(tmp_path: Path):
+    path = tmp_path / "run"
+
+    def kill() -> None:
+        while not (path / "pid").exists():
+            time.sleep(0.01)
+        time.sleep(0.1)  # until all of the id is written
+        os.kill(int((path / "pid").read_text()), signal.SIGKILL)
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    with pytest.raises(RuntimeError, match=r"run failed: the worker was killed .* memory ran out"):
+        run_to_end(
+            path,
+            make_job("policy", MODELS),
+            fill=lambda _: None,
+            progress=lambda _: None,
+            apart=True,
+        )
+    killer.join()
 
 
 def test_what_differs_is_named_and_the_machine_is_not(tmp_path: Path):
