@@ -12,26 +12,46 @@ from commands.studio import connect
 judgments = typer.Typer(help="Find judgments; exclude and restore them.", no_args_is_help=True)
 app.add_typer(judgments, name="judgments")
 
+_Annotator = Annotated[str | None, typer.Option("--annotator", help="Name of the annotator.")]
+_Arm = Annotated[str | None, typer.Option("--arm", help="Arm of the pair, such as random.")]
+_Outcome = Annotated[str | None, typer.Option("--outcome", help="first, second, tie or both_bad.")]
+_Category = Annotated[str | None, typer.Option("--category", help="Category of the prompt.")]
+_Iteration = Annotated[int | None, typer.Option("--iteration", help="Number of the iteration.")]
+_Text = Annotated[str, typer.Option("--text", help="Text in prompt, responses or comment.")]
+_Disagreement = Annotated[
+    bool | None,
+    typer.Option(
+        "--disagreement/--no-disagreement", help="Whether annotators of the pair disagree."
+    ),
+]
+_Surprise = Annotated[
+    bool | None,
+    typer.Option(
+        "--surprise/--no-surprise", help="Whether the reward model prefers the other response."
+    ),
+]
+_Flagged = Annotated[
+    bool | None, typer.Option("--flagged/--no-flagged", help="Whether the pair has an open flag.")
+]
+_Commented = Annotated[
+    bool | None, typer.Option("--commented/--no-commented", help="Whether it has a comment.")
+]
 _Reason = Annotated[str, typer.Option("--reason", help="Why; it stays in the history.")]
 _OUTCOMES = {"first": "1 is better", "second": "2 is better", "both_bad": "both bad"}
 
 
 @judgments.command("list")
 def list_command(
-    annotator: Annotated[str | None, typer.Option(help="Name of the annotator.")] = None,
-    arm: Annotated[str | None, typer.Option(help="Arm of the pair, such as random.")] = None,
-    outcome: Annotated[str | None, typer.Option(help="first, second, tie or both_bad.")] = None,
-    category: Annotated[str | None, typer.Option(help="Category of the prompt.")] = None,
-    iteration: Annotated[int | None, typer.Option(help="Number of the iteration.")] = None,
-    text: Annotated[str, typer.Option(help="Text in prompt, responses or comment.")] = "",
-    disagreement: Annotated[
-        bool | None, typer.Option(help="Whether annotators of the pair disagree.")
-    ] = None,
-    surprise: Annotated[
-        bool | None, typer.Option(help="Whether the reward model prefers the other response.")
-    ] = None,
-    flagged: Annotated[bool | None, typer.Option(help="Whether the pair has an open flag.")] = None,
-    commented: Annotated[bool | None, typer.Option(help="Whether it has a comment.")] = None,
+    annotator: _Annotator = None,
+    arm: _Arm = None,
+    outcome: _Outcome = None,
+    category: _Category = None,
+    iteration: _Iteration = None,
+    text: _Text = "",
+    disagreement: _Disagreement = None,
+    surprise: _Surprise = None,
+    flagged: _Flagged = None,
+    commented: _Commented = None,
     excluded: Annotated[bool | None, typer.Option(help="Whether it is excluded.")] = None,
     before: Annotated[
         str | None, typer.Option(help="The next page: the last id of this one.")
@@ -101,3 +121,57 @@ def restore_command(
     """Let an excluded judgment count again."""
     with connect(workspace) as target:
         show(target.call("judgments.restore", id=id, reason=reason), as_json)
+
+
+@judgments.command("exclude-all")
+def exclude_all_command(
+    reason: _Reason,
+    annotator: _Annotator = None,
+    arm: _Arm = None,
+    outcome: _Outcome = None,
+    category: _Category = None,
+    iteration: _Iteration = None,
+    text: _Text = "",
+    disagreement: _Disagreement = None,
+    surprise: _Surprise = None,
+    flagged: _Flagged = None,
+    commented: _Commented = None,
+    workspace: Workspace = DEFAULT,
+    as_json: AsJson = False,
+) -> None:
+    """Exclude all judgments that match, such as those of an annotator."""
+    with connect(workspace) as target:
+        found = target.call(
+            "judgments.exclude_all",
+            reason=reason, annotator=annotator, arm=arm, outcome=outcome, category=category,
+            iteration=iteration, text=text, disagreement=disagreement, surprise=surprise,
+            flagged=flagged, commented=commented,
+        )  # fmt: skip
+    show(found, as_json)
+
+
+@judgments.command("restore-all")
+def restore_all_command(
+    reason: _Reason = "",
+    annotator: _Annotator = None,
+    arm: _Arm = None,
+    outcome: _Outcome = None,
+    category: _Category = None,
+    iteration: _Iteration = None,
+    text: _Text = "",
+    disagreement: _Disagreement = None,
+    surprise: _Surprise = None,
+    flagged: _Flagged = None,
+    commented: _Commented = None,
+    workspace: Workspace = DEFAULT,
+    as_json: AsJson = False,
+) -> None:
+    """Let all excluded judgments that match count again."""
+    with connect(workspace) as target:
+        found = target.call(
+            "judgments.restore_all",
+            reason=reason, annotator=annotator, arm=arm, outcome=outcome, category=category,
+            iteration=iteration, text=text, disagreement=disagreement, surprise=surprise,
+            flagged=flagged, commented=commented,
+        )  # fmt: skip
+    show(found, as_json)

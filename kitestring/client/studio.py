@@ -317,6 +317,59 @@ class Studio:
             Exclusion, self._at.post(f"{API}/judgments/{part(id)}/restore", {"reason": reason})
         )
 
+    @route("POST", f"{API}/judgments/exclude")
+    def exclude_all(
+        self,
+        reason: str,
+        *,
+        annotator: str | None = None,
+        arm: str | None = None,
+        outcome: str | None = None,
+        category: str | None = None,
+        iteration: int | None = None,
+        text: str = "",
+        disagreement: bool | None = None,
+        surprise: bool | None = None,
+        flagged: bool | None = None,
+        commented: bool | None = None,
+    ) -> int:
+        """Exclude all judgments that match, such as those of an annotator; return their number.
+
+        The filters are those of `judgments`, and at least one is required.
+        """
+        body = {
+            "reason": reason, "annotator": annotator, "arm": arm, "outcome": outcome,
+            "category": category, "iteration": iteration, "text": text,
+            "disagreement": disagreement, "surprise": surprise, "flagged": flagged,
+            "commented": commented,
+        }  # fmt: skip
+        return self._at.post(f"{API}/judgments/exclude", body)["judgments"]
+
+    @route("POST", f"{API}/judgments/restore")
+    def restore_all(
+        self,
+        reason: str = "",
+        *,
+        annotator: str | None = None,
+        arm: str | None = None,
+        outcome: str | None = None,
+        category: str | None = None,
+        iteration: int | None = None,
+        text: str = "",
+        disagreement: bool | None = None,
+        surprise: bool | None = None,
+        flagged: bool | None = None,
+        commented: bool | None = None,
+    ) -> int:
+        """Use all excluded judgments that match again; return their number."""
+        body = {
+            "reason": reason, "annotator": annotator, "arm": arm, "outcome": outcome,
+            "category": category, "iteration": iteration, "text": text,
+            "disagreement": disagreement, "surprise": surprise, "flagged": flagged,
+            "commented": commented,
+        }  # fmt: skip
+        return self._at.post(f"{API}/judgments/restore", body)["judgments"]
+
     @route("GET", f"{API}/flags")
     def flags(self, *, all: bool = False) -> Rows[Flag]:
         """The open flags, or all of them, with their answers."""

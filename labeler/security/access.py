@@ -138,7 +138,7 @@ def rules(research_pages: Iterable[str] = ()) -> list[Rule]:
         _rule("viewer", "GET", r"/research/api/(config|loop/form)"),
         _rule("researcher", "POST", r"/research/api/config"),
         _rule("researcher", "POST", r"/research/api/gate/override"),
-        _rule("researcher", "POST", r"/research/api/judgments/[\w-]+/(exclude|restore)"),
+        _rule("researcher", "POST", r"/research/api/judgments/([\w-]+/)?(exclude|restore)"),
         _rule("researcher", "POST", r"/research/api/prompts(/[\w-]+)?"),
         _rule("researcher", "POST", r"/research/api/flags/[\w-]+/(answer|clear)"),
         _rule("researcher", "GET", r"/research/api/adjudication(/[\w-]+)?"),

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
+from storage.browsing.exclusion import exclude_all, restore_all
 from storage.browsing.judgments import PAGE, Filter, Listing, browse
 from storage.browsing.pair import PairInFull, pair_in_full, pair_of
 from storage.browsing.prompts import (
@@ -53,11 +55,10 @@ def data_commands(db: Database) -> dict[str, Callable[..., Any]]:
         limit: int = PAGE,
     ) -> Listing:
         """`annotator` is a name; the rest is as for `browse`."""
-        wanted = Filter(
-            annotator=None if annotator is None else _id_of(db, annotator),
-            arm=arm, outcome=outcome, category=category, iteration=iteration, text=text,
-            disagreement=disagreement, surprise=surprise, flagged=flagged, commented=commented,
-            excluded=excluded,
+        wanted = filter_by_name(
+            db, annotator, arm=arm, outcome=outcome, category=category, iteration=iteration,
+            text=text, disagreement=disagreement, surprise=surprise, flagged=flagged,
+            commented=commented, excluded=excluded,
         )  # fmt: skip
         return browse(db, wanted, before=before, limit=limit)
 
@@ -70,6 +71,27 @@ def data_commands(db: Database) -> dict[str, Callable[..., Any]]:
     def restore(id: str, reason: str = "") -> dict[str, Any]:
         return _stored(exclusions.restore(db, id, reason=reason))
 
+    def change_all(
+        change: Callable[..., int],
+        reason: str = "",
+        annotator: str | None = None,
+        arm: Arm | None = None,
+        outcome: Outcome | None = None,
+        category: str | None = None,
+        iteration: int | None = None,
+        text: str = "",
+        disagreement: bool | None = None,
+        surprise: bool | None = None,
+        flagged: bool | None = None,
+        commented: bool | None = None,
+    ) -> dict[str, int]:
+        wanted = filter_by_name(
+            db, annotator, arm=arm, outcome=outcome, category=category, iteration=iteration,
+            text=text, disagreement=disagreement, surprise=surprise, flagged=flagged,
+            commented=commented,
+        )  # fmt: skip
+        return {"judgments": change(db, wanted, reason=reason)}
+
     return {
         **_adjudication_commands(db),
         **_prompt_commands(db),
@@ -77,7 +99,14 @@ def data_commands(db: Database) -> dict[str, Callable[..., Any]]:
         "judgments.show": show,
         "judgments.exclude": exclude,
         "judgments.restore": restore,
+        "judgments.exclude_all": partial(change_all, exclude_all),
+        "judgments.restore_all": partial(change_all, restore_all),
     }
+
+
+def filter_by_name(db: Database, annotator: str | None, **others: Any) -> Filter:
+    """A filter with the name of the annotator instead of the id; NotFound if nobody has the name."""
+    return Filter(annotator=None if annotator is None else _id_of(db, annotator), **others)
 
 
 def _id_of(db: Database, name: str) -> str:

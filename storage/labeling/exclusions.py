@@ -8,6 +8,8 @@ judgment, and counts.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from storage.engine.codec import from_row
 from storage.engine.database import Database
 from storage.engine.transaction import Transaction
@@ -22,6 +24,17 @@ _STANDING = """
     WHERE j.id = $id
 """
 _STORED = "SELECT * FROM exclusions WHERE judgment = $id"
+# Which of these judgments can be excluded, and which are excluded.
+_MANY = """
+    SELECT s.id, coalesce(e.excluded, false) AS excluded
+    FROM standing_judgments AS s
+    LEFT JOIN checks AS k ON k.comparison = s.comparison
+    LEFT JOIN exclusions AS e ON e.judgment = s.id
+    WHERE k.kind IS NULL AND s.id IN (SELECT unnest($ids))
+    ORDER BY s.id
+"""
+_BATCH = 500
+"""Judgments that are excluded in one transaction, so that labels wait only for a short time."""
 
 
 def exclude(db: Database, judgment: str, *, reason: str, researcher: str = "") -> Exclusion:
@@ -70,3 +83,40 @@ def restore(db: Database, judgment: str, *, reason: str = "", researcher: str = 
         return made
 
     return db.write(operation)
+
+
+def exclude_each(db: Database, chosen: Sequence[str], *, reason: str, researcher: str = "") -> int:
+    """Exclude these judgments, and return how many were not excluded before.
+
+    Judgments that were revised or undone, and those of checks, are skipped.  ValueError without a
+    reason.
+    """
+    return _set_each(db, chosen, excluded=True, reason=reason, researcher=researcher)
+
+
+def restore_each(
+    db: Database, chosen: Sequence[str], *, reason: str = "", researcher: str = ""
+) -> int:
+    """Let the excluded ones among these judgments count again, and return how many that were."""
+    return _set_each(db, chosen, excluded=False, reason=reason, researcher=researcher)
+
+
+def _set_each(
+    db: Database, chosen: Sequence[str], *, excluded: bool, reason: str, researcher: str
+) -> int:
+    def operation(tx: Transaction, ids: Sequence[str]) -> int:
+        made = [
+            Exclusion(
+                judgment=row["id"], excluded=excluded, reason=reason.strip(), researcher=researcher,
+                created_at=tx.now(),
+            )
+            for row in tx.rows(_MANY, ids=ids)
+            if row["excluded"] != excluded
+        ]  # fmt: skip
+        tx.store(*made)
+        return len(made)
+
+    if excluded:
+        Exclusion(judgment="", excluded=True, reason=reason)  # refuses an empty reason
+    parts = (list(chosen[start : start + _BATCH]) for start in range(0, len(chosen), _BATCH))
+    return sum(db.write(lambda tx, ids=ids: operation(tx, ids)) for ids in parts)

@@ -73,8 +73,19 @@ def test_a_judgment_is_shown_excluded_and_restored(workspace) -> None:
         (["list", "--annotator", "eve"], "no annotator called 'eve'; there are: ann, bob, robot, Rosa"),
         (["list", "--arm", "left"], "judgments.list: arm is 'left'"),
         (["exclude", "j-99", "--reason", "r"], "no judgment 'j-99'"),
+        (["exclude-all", "--reason", "r"], "set a filter first"),
+        (["exclude-all", "--annotator", "zoe", "--reason", "r"], "no annotator called 'zoe'"),
     ],
 )  # fmt: skip
 def test_a_refusal_says_why(workspace, arguments, says) -> None:
     done = CliRunner().invoke(app, ["judgments", *arguments, "--workspace", str(workspace)])
     assert says in str(done.exception)
+
+
+def test_all_judgments_of_an_annotator_are_excluded_and_restored(workspace) -> None:
+    where = ("--workspace", workspace, "--json")
+    done = told("judgments", "exclude-all", "--annotator", "bob", "--reason", "guesses", *where)
+    assert done == {"judgments": 2}
+    assert listed(workspace, "--annotator", "bob", "--excluded") == ["j-4", "j-2"]
+    assert told("judgments", "restore-all", "--annotator", "bob", *where) == {"judgments": 2}
+    assert listed(workspace, "--excluded") == ["j-5"]

@@ -188,6 +188,16 @@ def test_a_judgment_is_excluded_and_restored_by_its_researcher(served, studio):
     assert judged(served.db) == before
 
 
+def test_all_judgments_of_an_annotator_are_excluded_and_restored(served, studio):
+    before, adas = judged(served.db), studio.judgments(annotator="Ada", excluded=False).total
+    assert studio.exclude_all("Guesses.", annotator="Ada") == adas > 0
+    assert judged(served.db) == before - adas
+    assert studio.restore_all("They explained it.", annotator="Ada") == adas
+    assert judged(served.db) == before
+    with pytest.raises(StudioError, match="et a filter first"):
+        studio.exclude_all("Guesses.")
+
+
 def test_flags_are_answered_and_cleared(served, studio):
     someone = annotators.by_name(served.db, "Divya").id
     for _ in range(2):

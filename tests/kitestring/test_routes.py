@@ -117,6 +117,8 @@ ROUTES = {
     "judgments.show": "GET /research/api/judgments/{id}",
     "judgments.exclude": "POST /research/api/judgments/{id}/exclude",
     "judgments.restore": "POST /research/api/judgments/{id}/restore",
+    "judgments.exclude_all": "POST /research/api/judgments/exclude",
+    "judgments.restore_all": "POST /research/api/judgments/restore",
     "prompts.list": "GET /research/api/prompts",
     "prompts.add": "POST /research/api/prompts",
     "prompts.edit": "POST /research/api/prompts/{id}",

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Body, Request
+from pydantic import BaseModel, ConfigDict, Field
 
 from labeler.research.api.bodies import PREFIX, Id, Text, Word, Yes, person
-from storage.browsing.commands import data_commands
+from storage.browsing.commands import data_commands, filter_by_name
+from storage.browsing.exclusion import exclude_all, restore_all
 from storage.browsing.prompts import AddedRole, add_prompt, edit_prompt
 from storage.commands import Commands
 from storage.engine.database import Database
@@ -16,14 +19,33 @@ from storage.labeling import adjudication, exclusions, flag_answers, gold, judgm
 from storage.labeling.adjudication import GivenRuling, WaitingPair
 from storage.records import (
     AdjudicationRequest,
+    Arm,
     Exclusion,
     Flag,
     FlagAnswer,
+    Outcome,
     Prompt,
     PromptEdit,
     ScreenOutcome,
     new_id,
 )
+
+
+class Matching(BaseModel):
+    """The judgments to exclude or restore, and why; `annotator` is a name."""
+
+    model_config = ConfigDict(extra="forbid")
+    reason: str = Field(default="", max_length=20_000)
+    annotator: str | None = None
+    arm: Arm | None = None
+    outcome: Outcome | None = None
+    category: str | None = None
+    iteration: int | None = None
+    text: str = ""
+    disagreement: bool | None = None
+    surprise: bool | None = None
+    flagged: bool | None = None
+    commented: bool | None = None
 
 
 def data_routes(db: Database, commands: Commands) -> list[APIRouter]:
@@ -33,6 +55,20 @@ def data_routes(db: Database, commands: Commands) -> list[APIRouter]:
     routes.get("/judgments/{id}")(reading["judgments.show"])
     routes.get("/prompts")(reading["prompts.list"])
     routes.get("/flags")(commands.function("flags.list"))
+
+    def change_all(change: Callable[..., int], body: Matching, request: Request) -> dict[str, int]:
+        wanted = filter_by_name(db, **body.model_dump(exclude={"reason"}))
+        return {"judgments": change(db, wanted, reason=body.reason, researcher=person(request).id)}
+
+    @routes.post("/judgments/exclude")
+    def exclude_matching(body: Matching, request: Request) -> dict[str, int]:
+        """Exclude all judgments that match."""
+        return change_all(exclude_all, body, request)
+
+    @routes.post("/judgments/restore")
+    def restore_matching(body: Matching, request: Request) -> dict[str, int]:
+        """Restore the excluded judgments that match."""
+        return change_all(restore_all, body, request)
 
     @routes.post("/judgments/{id}/exclude")
     def exclude(id: str, reason: Text, request: Request) -> Exclusion:

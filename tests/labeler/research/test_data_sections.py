@@ -127,6 +127,36 @@ def test_a_judgment_is_excluded_with_a_reason_and_restored(db) -> None:
     assert browse(db, Filter(excluded=True)).total == 1
 
 
+def test_all_judgments_of_a_filter_are_excluded_and_restored(db) -> None:
+    tab, rosa = judgments_tab(db), asked_by(db)
+    bobs = ["", "id-bob", "", "", "", "", []]
+    assert "Exclude all" not in tab.refresh(*NOTHING, [], "")[tab.total]
+    assert "Exclude 2 judgments" in tab.refresh(*bobs, [], "")[tab.total]
+    anns = tab.refresh("", "id-ann", *NOTHING[2:], [], "")[tab.total]
+    assert "4 judgments" in anns  # of which one is excluded
+    assert "Exclude 3 judgments" in anns
+    seen = tab._act_on_all(pressed("exclude-all", "1", text="guesses"), rosa, *bobs, [], "")
+    assert "2 judgments match now" in seen[tab.answer]
+    seen = tab._act_on_all(pressed("exclude-all", "2"), rosa, *bobs, [], "")
+    assert "reason" in seen[tab.answer]
+    seen = tab._act_on_all(pressed("exclude-all", "2", text="guesses"), rosa, *bobs, [], "")
+    assert "2 judgments excluded" in seen[tab.answer]
+    assert "Exclude" not in seen[tab.total]
+    stored = db.read("SELECT judgment, reason, researcher FROM exclusions ORDER BY judgment")
+    assert [tuple(row.values()) for row in stored if row["judgment"] != "j-5"] == [
+        ("j-2", "guesses", "rosa"),
+        ("j-4", "guesses", "rosa"),
+    ]
+    only = [*bobs[:-1], ["excluded"]]
+    assert "Restore 2 judgments" in tab.refresh(*only, [], "")[tab.total]
+    seen = tab._act_on_all(pressed("restore-all", "2"), rosa, *only, [], "")
+    assert "2 judgments restored" in seen[tab.answer]
+    assert browse(db, Filter(annotator="id-bob", excluded=True)).total == 0
+    # Without a filter, only a request that the page does not send asks for all.
+    seen = tab._act_on_all(pressed("exclude-all", "6", text="x"), rosa, *NOTHING, [], "")
+    assert "Set a filter first" in seen[tab.answer]
+
+
 def test_flags_are_answered_and_cleared_from_the_pair(db) -> None:
     tab, rosa = judgments_tab(db), asked_by(db)
     tab._act(pressed("answer", "f-1", text="It is a haiku."), rosa, *NOTHING, [], "j-4")

@@ -63,12 +63,16 @@ READ_BY_VIEWERS = (
     "studies/0", "studies/0/plot",
 )  # fmt: skip
 READ_BY_RESEARCHERS = ("audit", "webhooks/deliveries", "adjudication", "adjudication/0")
-READ_AND_CHANGED = ("runs/0", "prompts", "guidelines", "form", "practice", "config", "studies")
+READ_AND_CHANGED = (
+    "runs/0", "prompts", "guidelines", "form", "practice", "config", "studies",
+    "judgments/exclude", "judgments/restore",  # a GET asks for the judgment of this name
+)  # fmt: skip
 BOTH = ("gold", "people", "webhooks")
 ACTS = (
     *(f"loop/{act}" for act in ("train", "cancel", "resume", "retry", "label-more")),
     "studies/0/cancel", "studies/0/continue",
     "gate/override", "reward/0/curve/start", "reward/0/curve/stop", "judgments/0/exclude", "judgments/0/restore", "prompts/0",
+
     "flags/0/answer", "flags/0/clear", "adjudication/0/send", "adjudication/0/rule",
     "gold/0/retire", "gold/0/restore", "webhooks/deliveries/0/resend",
     *(f"people/{act}" for act in ("role", "disable", "enable", "revoke")),

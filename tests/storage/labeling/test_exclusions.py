@@ -10,6 +10,8 @@ import pytest
 
 from storage.analysis.agreement import agreement
 from storage.analysis.reliability import annotator_figures
+from storage.browsing.exclusion import exclude_all, restore_all
+from storage.browsing.judgments import Filter
 from storage.engine.backup import rebuild, verify
 from storage.engine.database import Database
 from storage.errors import NotFound
@@ -152,3 +154,43 @@ def test_what_cannot_be_excluded_or_restored_is_refused_with_a_sentence(db) -> N
     with pytest.raises(ValueError, match="answers a gold pair"):
         exclusions.exclude(db, "bob-0", reason="r")
     assert current(db) == ["ann-1"]
+
+
+def test_all_judgments_of_an_annotator_are_excluded_and_restored(db, monkeypatch) -> None:
+    """In several transactions, and without those of a check or that are excluded already."""
+    monkeypatch.setattr(exclusions, "_BATCH", 1)
+    monkeypatch.setattr("storage.browsing.exclusion.MAX_PAGE", 1)
+    exclusions.exclude(db, "bob-0", reason="half asleep")
+    revised = Judgment(
+        id="bob-2", comparison="c1-1", annotator="bob", outcome="tie", shown_swapped=False,
+        replaces="bob-1",
+    )  # fmt: skip
+    db.write(lambda tx: tx.store(revised))
+    assert exclude_all(db, Filter(annotator="bob"), reason=" guesses ", researcher="cat") == 1
+    assert current(db) == ["ann-0", "ann-1"]
+    stored = db.read("SELECT judgment, reason, researcher FROM exclusions ORDER BY judgment")
+    assert [tuple(row.values()) for row in stored] == [
+        ("bob-0", "half asleep", ""),
+        ("bob-2", "guesses", "cat"),
+    ]
+    assert exclude_all(db, Filter(annotator="bob"), reason="again") == 0
+    assert restore_all(db, Filter(annotator="ann")) == 0
+    assert restore_all(db, Filter(annotator="bob")) == 2
+    assert current(db) == ["ann-0", "ann-1", "bob-0", "bob-2"]
+
+
+def test_a_judgment_that_changed_before_it_is_excluded_is_skipped(db) -> None:
+    db.write(
+        lambda tx: tx.store(Check(comparison="c1-0", kind="gold", answer="first", source="file"))
+    )
+    assert exclusions.exclude_each(db, ["ann-0", "ann-1", "nothing"], reason="r") == 1
+    assert exclusions.restore_each(db, ["ann-0", "ann-1", "bob-1"]) == 1
+
+
+def test_all_judgments_are_never_excluded_by_an_empty_filter_or_without_a_reason(db) -> None:
+    for wanted in (Filter(), Filter(text="  "), Filter(excluded=False)):
+        with pytest.raises(ValueError, match="set a filter first"):
+            exclude_all(db, wanted, reason="r")
+    with pytest.raises(ValueError, match="give a reason"):
+        exclude_all(db, Filter(annotator="bob"), reason=" ")
+    assert len(current(db)) == 4

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, cast
 
 import gradio as gr
@@ -20,6 +21,7 @@ from labeler.research.tab import (
     named_in_address,
     on,
 )
+from storage.browsing.exclusion import exclude_all, narrows, restore_all
 from storage.browsing.judgments import Filter, Listing, Value, browse
 from storage.browsing.pair import pair_in_full, pair_of
 from storage.engine.database import Database
@@ -69,6 +71,7 @@ class JudgmentsTab(Tab):
             access="viewer",
         )
         on(self.pair.act, self._act, self.inputs, [self.answer, *self.outputs])
+        on(self.total.act, self._act_on_all, self.inputs, [self.answer, *self.outputs])
 
     def _lay_out(self) -> None:
         with gr.Column(elem_classes="ks-panel"):
@@ -89,7 +92,7 @@ class JudgmentsTab(Tab):
                 elem_id="judgments-only", elem_classes="ks-only",
             )  # fmt: skip
         with gr.Row(elem_classes="ks-buttons"):
-            self.total = html_slot(elem_id="judgments-total")
+            self.total = html_slot(elem_id="judgments-total", js_on_load=BROWSE_JS)
             self.clear = gr.Button("Clear filters", size="sm")
         self.answer = html_slot(elem_id="judgments-answer")
         with gr.Row(elem_classes="ks-browser"):
@@ -144,7 +147,13 @@ class JudgmentsTab(Tab):
         updates = self._counted(found, filters)
         filtered = bool(filters[0] or filters[-1] or any(each != _ANY for each in filters[1:-1]))
         return updates | {
-            self.total: render(components.detail(components.plural(found.total, "judgment"))),
+            self.total: render(
+                view.total(
+                    found,
+                    narrowed=narrows(_filter_of(filters)),
+                    excluded="excluded" in (filters[-1] or []),
+                )
+            ),
             self.list: render(
                 view.listing(
                     found,
@@ -224,6 +233,29 @@ class JudgmentsTab(Tab):
                     return "The annotator finds the answer in My judgments."
                 case _:
                     raise ValueError("The page has no such button. Reload the page.")
+
+        return {self.answer: attempt(act).html} | self.refresh(*values)
+
+    def _act_on_all(self, event: gr.EventData, request: gr.Request, *values: Any) -> Updates:
+        """Exclude or restore the judgments that match the filters."""
+        action, target, text = pressed(event)
+        *filters, _, _ = values
+        wanted, who = _filter_of(list(filters)), caller(request).id
+
+        def act() -> str:
+            if action not in ("exclude-all", "restore-all"):
+                raise ValueError("The page has no such button. Reload the page.")
+            restored = action == "restore-all"
+            count = browse(self._db, replace(wanted, excluded=restored), limit=1).total
+            if str(count) != target:
+                raise ValueError(
+                    f"{components.plural(count, 'judgment')} match now. Look at the list and press again."
+                )
+            if restored:
+                done = restore_all(self._db, wanted, reason=text, researcher=who)
+                return f"{components.plural(done, 'judgment')} restored."
+            done = exclude_all(self._db, wanted, reason=text, researcher=who)
+            return f"{components.plural(done, 'judgment')} excluded. No figure uses them, and no model learns from them."
 
         return {self.answer: attempt(act).html} | self.refresh(*values)
 

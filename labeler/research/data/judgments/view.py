@@ -39,6 +39,30 @@ _NO_JUDGMENTS = components.empty(
 _NO_MATCH = components.empty("No judgment matches", "Change or clear the filters.")
 
 
+def total(found: Listing, *, narrowed: bool, excluded: bool) -> Markup:
+    """The number of judgments; if a filter is set, a button that excludes them all, or restores them
+    if the list has only `excluded` ones."""
+    number = components.detail(components.plural(found.total, "judgment"))
+    count = found.total if excluded else found.total - found.marks["excluded"]
+    if not narrowed or not count:
+        return number
+    some = components.plural(count, "judgment")
+    if excluded:
+        button = asking(
+            "Restore all …", "restore-all", str(count), title=f"Restore {some}",
+            note="They count again in figures and exports, and models learn from them.",
+            ask="Reason (optional)", submit="Restore", optional=True,
+        )  # fmt: skip
+    else:
+        button = asking(
+            "Exclude all …", "exclude-all", str(count), title=f"Exclude {some}",
+            note="All judgments that match the filters, on all pages. No model learns from them, and no "
+            "figure or export uses them. Annotators see no difference. You can restore them.",
+            ask="Reason", submit="Exclude", tone="bad",
+        )  # fmt: skip
+    return Markup('<div class="ks-total">{}{}</div>').format(number, button)
+
+
 def listing(
     found: Listing,
     opened: str,
