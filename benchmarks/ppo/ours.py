@@ -12,6 +12,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from benchmarks.ppo import case as work
 from pipeline.ppo import PPOConfig, PPOTrainer
+from pipeline.ppo.algorithm import MinibatchSize
 from pipeline.ppo.learner import JOINT
 from pipeline.ppo.packing import last_states
 
@@ -104,7 +105,9 @@ def gate(case: work.Case, path: Path) -> None:
     batch.values, batch.returns = noise["values"], noise["returns"]
     batch.advantages = noise["advantages"]
     with torch.no_grad():
-        losses = trainer.learner._losses(batch, int(mask.sum()), JOINT[0], 0.0)
+        losses = trainer.learner._losses(
+            batch, MinibatchSize(int(mask.sum()), len(mask)), JOINT[0], 0.0
+        )
         found = trainer.learner._summed(list(losses))
     widest = max(len(trainer.prompts[i]) for i in order)
     left = [[work.PAD] * (widest - len(trainer.prompts[i])) + trainer.prompts[i] for i in order]

@@ -87,66 +87,6 @@ def shape_rewards(*, scores: Tensor, kl: Tensor, mask: Tensor, kl_coef: float) -
     return rewards.scatter_add(1, last, scores.unsqueeze(1).to(rewards.dtype))
 
 
-def gae(
-    *,
-    rewards: Tensor,
-    values: Tensor,
-    mask: Tensor,
-    gamma: float,
-    lam: float,
-) -> tuple[Tensor, Tensor]:
-    """Advantages Σ_k (γλ)^k δ_{t+k} and returns A_t + V_t, both 0 under the mask.
-
-    δ_t = r_t + γ V_{t+1} − V_t.  V is 0 after the last token, even if the response was cut off,
-    because the score is that of the truncated response.
-    (Schulman et al., "High-dimensional continuous control using GAE", eq. 16.)
-    """
-    values = torch.where(mask, values, 0)
-    advantages = torch.zeros_like(rewards)
-    next_value = next_advantage = rewards.new_zeros(len(rewards))
-    for t in reversed(range(rewards.shape[1])):
-        delta = rewards[:, t] + gamma * next_value - values[:, t]
-        next_advantage = torch.where(mask[:, t], delta + gamma * lam * next_advantage, 0)
-        next_value = values[:, t]
-        advantages[:, t] = next_advantage
-    return advantages, torch.where(mask, advantages + values, 0)
-
-
-class Advantages(NamedTuple):
-    """(B, T) advantages before and after whitening and clipping, and returns.
-
-    `scale` is the factor of whitening, 1 without.  A KL in the loss is also multiplied by it, so
-    that β keeps its unit.
-    """
-
-    raw: Tensor
-    advantages: Tensor
-    returns: Tensor
-    scale: float
-
-
-def compute_advantages(
-    *, token_rewards: Tensor, values: Tensor, mask: Tensor, config: PPOConfig
-) -> Advantages:
-    """GAE on the rewards, then whitening and clipping according to the settings."""
-    # λ < 1 bootstraps from values, and only a critic predicts the rewards after a token.
-    lam = config.lam if config.baseline == "critic" else 1.0
-    raw, returns = gae(rewards=token_rewards, values=values, mask=mask, gamma=config.gamma, lam=lam)
-    advantages, scale = raw, 1.0
-    if config.whiten_advantages:
-        advantages, scale = whiten(raw, mask), whitening_scale(raw, mask).item()
-    if config.advantage_clip:
-        advantages = advantages.clamp(-config.advantage_clip, config.advantage_clip)
-    return Advantages(raw, advantages, returns, scale)
-
-
-def explained_variance(values: Tensor, returns: Tensor, mask: Tensor) -> Tensor:
-    """1 − Var(R − V) / Var(R): 1 is perfect, 0 a constant; 0 if returns do not vary."""
-    variance = masked_var(returns, mask)
-    unexplained = masked_var(returns - values, mask)
-    return torch.where(variance > 0, 1 - unexplained / variance.clamp_min(1e-30), 0.0)
-
-
 Part = Literal["both", "policy", "value"]
 """Which terms of the loss a step trains."""
 
@@ -154,9 +94,9 @@ Part = Literal["both", "policy", "value"]
 class PPOLoss(NamedTuple):
     """Loss of a micro-batch and its terms; all but `total` are detached.
 
-    `policy`, `value`, `kl` and `approx_kl` are sums over tokens divided by the tokens of the whole
-    minibatch; `clipped` and `value_clipped` count tokens.  Losses of micro-batches therefore add
-    up.
+    `policy` and `kl` are sums as `PolicyMean` weights them, `value` and `approx_kl` sums over tokens
+    divided by the tokens of the whole minibatch; `clipped` and `value_clipped` count tokens.  Losses
+    of micro-batches therefore add up.
     """
 
     total: Tensor
@@ -196,6 +136,14 @@ def surrogate(
     return bounded, bounded != gain
 
 
+def response_ratio(log_ratio: Tensor) -> Tensor:
+    """π / π_old of each whole response, at each of its tokens: (B, T) of (B, T) log-ratios, 0 on padding.
+
+    The response is then a single action, as in RLOO (Ahmadian et al. 2024, arXiv:2402.14740).
+    """
+    return log_ratio.sum(1, keepdim=True).exp().expand_as(log_ratio)
+
+
 def value_error(
     *, values: Tensor, old_values: Tensor, returns: Tensor, clip: float, huber: float
 ) -> tuple[Tensor, Tensor]:
@@ -219,13 +167,36 @@ def value_error(
     return torch.maximum(free, clipped), (moved.abs() > clip) & (clipped > free)
 
 
+class MinibatchSize(NamedTuple):
+    """Sampled tokens and responses of a whole minibatch, over all micro-batches and processes."""
+
+    tokens: int
+    responses: int
+
+
+def policy_mean(x: Tensor, mask: Tensor, size: MinibatchSize, config: PPOConfig) -> Tensor:
+    """A micro-batch's part of the mean of `x` (B, T) that `config.loss_mean` selects.
+
+    token: every token counts alike, and long responses more (DAPO, arXiv:2503.14476, eq. 8).
+    response: the mean over responses of the mean over their tokens, so a token of a long response
+    counts less (GRPO, Shao et al. 2024, arXiv:2402.03300, eq. 3).  constant: like token, but the
+    denominator does not depend on the sampled lengths (Dr. GRPO, Liu et al. 2025,
+    arXiv:2503.20783).
+    """
+    if config.loss_mean == "token":
+        return _mean(x, mask, size.tokens)
+    if config.loss_mean == "constant":
+        return _mean(x, mask, size.responses * config.max_new_tokens)
+    return _mean(x / mask.sum(1, keepdim=True).clamp_min(1), mask, size.responses)
+
+
 def policy_loss(
     *,
     logprobs: Tensor,
     old_logprobs: Tensor,
     advantages: Tensor,
     mask: Tensor,
-    tokens: int,
+    size: MinibatchSize,
     config: PPOConfig,
     importance_weights: Tensor | None = None,
     entropy: Tensor | None = None,
@@ -235,26 +206,26 @@ def policy_loss(
     """Clipped policy loss, minus the entropy bonus, plus β · KL.
 
     `old_logprobs` are from rollout time, without gradient; `entropy` and `kl` are per token, with
-    gradient; `importance_weights` multiply each token's objective.  `tokens` counts the sampled
-    tokens of the whole minibatch, so that the losses of its micro-batches add up to the mean over
-    all tokens.
+    gradient; `importance_weights` multiply each token's objective.  `size` is that of the whole
+    minibatch, so that the losses of its micro-batches add up to the mean over it (`policy_mean`).
     (Schulman et al., "Proximal policy optimization algorithms", eq. 7 and 9.)
     """
     # Padding gets ratio 1, so that exp stays finite.
     log_ratio = torch.where(mask, logprobs - old_logprobs, 0)
     ratio = log_ratio.exp()
     gain, clipped = surrogate(
-        ratio=ratio,
+        ratio=ratio if config.ratio_level == "token" else response_ratio(log_ratio),
         advantages=advantages,
         low=config.clip,
         high=config.clip_high or config.clip,
         dual=config.dual_clip,
         symmetric=config.negative_clip == "symmetric",
     )
-    policy = -_mean(gain if importance_weights is None else importance_weights * gain, mask, tokens)
+    weighted = gain if importance_weights is None else importance_weights * gain
+    policy = -policy_mean(weighted, mask, size, config)
     nothing = torch.zeros_like(policy)
-    divergence = nothing if kl is None else _mean(kl, mask, tokens)
-    bonus = nothing if entropy is None else _mean(entropy, mask, tokens)
+    divergence = nothing if kl is None else policy_mean(kl, mask, size, config)
+    bonus = nothing if entropy is None else policy_mean(entropy, mask, size, config)
     total = policy + kl_coef * divergence - config.entropy_weight * bonus
     with torch.no_grad():
         return PPOLoss(
@@ -262,7 +233,7 @@ def policy_loss(
             policy=policy.detach(),
             value=nothing,
             kl=divergence.detach(),
-            approx_kl=_mean(ratio - 1 - log_ratio, mask, tokens),
+            approx_kl=_mean(ratio - 1 - log_ratio, mask, size.tokens),
             clipped=(mask & clipped).sum(),
             value_clipped=nothing,
             ratio_max=ratio.max(),

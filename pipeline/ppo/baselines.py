@@ -1,11 +1,11 @@
-"""Baselines other than the critic, for experiments: "return_to_go" and "category_mean"."""
+"""Baselines other than the critic: the group of responses to a prompt, its category, or nothing."""
 
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-from pipeline.ppo.algorithm import gae
+from pipeline.ppo.advantages import gae, group_mean, leave_one_out
 from pipeline.ppo.batch import Batch
 from pipeline.ppo.config import PPOConfig
 
@@ -21,11 +21,32 @@ class Baseline:
         """By category: [number of returns so far, their mean]."""
 
     def values(self, batch: Batch) -> Tensor:
-        """(B, T) baseline at each token: 0, or the mean return so far of the prompt's category."""
+        """(B, T) baseline of what follows each token; 0 on padding."""
+        if self.config.baseline == "return_to_go":
+            return torch.zeros_like(batch.token_rewards)
+        if self.config.baseline == "category_mean":
+            return self._of_categories(batch)
+        return self._of_groups(batch)
+
+    def _of_groups(self, batch: Batch) -> Tensor:
+        """The part of the group's reward that is left: the baseline minus the rewards before the token.
+
+        GAE with λ = 1 then gives every token of a response the same advantage, the response's reward
+        minus the baseline, as in the papers.  If the loss contains each token's own divergence, a
+        response's reward is not that of each of its tokens: a token's advantage is what follows it
+        minus the baseline.
+        """
+        rewards, size = batch.token_rewards, self.config.group_size
+        baseline = leave_one_out if self.config.baseline == "leave_one_out" else group_mean
+        expected = baseline(rewards.sum(1), size).unsqueeze(1)
+        if not self.config.charges_kl_in_loss:
+            expected = expected - (rewards.cumsum(1) - rewards)
+        return torch.where(batch.mask, expected, 0)
+
+    def _of_categories(self, batch: Batch) -> Tensor:
+        """The mean return so far of the prompt's category."""
         mask, rewards = batch.mask, batch.token_rewards
         zeros = torch.zeros_like(rewards)
-        if self.config.baseline == "return_to_go":
-            return zeros
         _, returns = gae(rewards=rewards, values=zeros, mask=mask, gamma=self.config.gamma, lam=1.0)
         categories = [self.categories[index] for index in batch.prompt_indices]
         return torch.where(mask, self.update(categories, returns[:, 0]).unsqueeze(1), 0)

@@ -1,8 +1,9 @@
 """The responses of one update, with the fields that each step adds, and micro-batches."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -95,7 +96,7 @@ class Batch:
         )
 
     def take(self, rows: list[int]) -> "Batch":
-        """These rows, cut to the longest of them; only per-row tensors and lists."""
+        """These rows, cut to the longest of them."""
         index = torch.tensor(rows, device=self.lengths.device)
         lengths, prompt_lengths = self.lengths[index], self.prompt_lengths[index]
         width = int(lengths.max())
@@ -108,6 +109,8 @@ class Batch:
                 setattr(part, name, value[(index, *columns)])
             elif isinstance(value, list):
                 setattr(part, name, [value[row] for row in rows])
+            elif isinstance(value, dict):
+                setattr(part, name, {key: [each[row] for row in rows] for key, each in value.items()})
         return part
 
     @property
@@ -144,26 +147,31 @@ def gather_shares(share: Batch, processes: Processes) -> Batch:
     if processes.size == 1:
         return share
     shares = processes.gather(_moved(share, torch.device("cpu")))
-    whole = copy(shares[0])
+    return _moved(merge(shares, processes.interleave), share.tokens.device)
+
+
+def merge(batches: Sequence[Batch], order: Callable[[list[list[Any]]], list[Any]]) -> Batch:
+    """The rows of scored batches as one batch; `order` puts lists of rows, one per batch, into one."""
+    whole = copy(batches[0])
     for name, value in vars(whole).items():
-        parts = [vars(each)[name] for each in shares]
+        parts = [vars(each)[name] for each in batches]
         if isinstance(value, Tensor):
-            setattr(whole, name, _rows(parts, processes))
+            rows = order([list(part) for part in _equally_wide(parts)])
+            setattr(whole, name, torch.stack(rows))
         elif isinstance(value, list):
-            setattr(whole, name, processes.interleave(parts))
-    whole.components = {
-        name: processes.interleave([each.components[name] for each in shares])
-        for name in whole.components
-    }
-    return _moved(whole, share.tokens.device)
+            setattr(whole, name, order(parts))
+        elif isinstance(value, dict):
+            merged = {key: order([part[key] for part in parts]) for key in value}
+            setattr(whole, name, merged)
+    return whole
 
 
-def _rows(parts: Sequence[Tensor], processes: Processes) -> Tensor:
-    """The rows of all shares, (B,) or (B, width of the widest)."""
-    if parts[0].dim() > 1:
-        width = max(part.shape[1] for part in parts)
-        parts = [pad_right(part, (0, width - part.shape[1])) for part in parts]
-    return torch.stack(processes.interleave([list(part) for part in parts]))
+def _equally_wide(parts: Sequence[Tensor]) -> Sequence[Tensor]:
+    """(B,) tensors as they are; (B, T) ones padded to the width of the widest."""
+    if parts[0].dim() == 1:
+        return parts
+    width = max(part.shape[1] for part in parts)
+    return [pad_right(part, (0, width - part.shape[1])) for part in parts]
 
 
 def _moved(batch: Batch, device: torch.device) -> Batch:

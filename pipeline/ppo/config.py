@@ -34,6 +34,20 @@ class PPOConfig(Section):
     minibatch: int = setting(
         16, "Responses per optimizer step; must divide `rollouts`.", source="4 minibatches", low=1
     )
+    samples_per_prompt: int = setting(
+        0,
+        "Responses sampled to each prompt; must divide `rollouts`. 0 means 4 with the baselines "
+        "leave_one_out and group_mean, which compare the responses to a prompt, and 1 with the others.",
+        source="RLOO 2 and 4, TRL 8",
+        low=0,
+    )
+    dynamic_sampling: int = setting(
+        0,
+        "Maximum number of additional rounds of sampling per update. Each one replaces the prompts "
+        "whose responses all have the same reward, because they teach nothing. 0 keeps all prompts.",
+        source="DAPO (arXiv:2503.14476); verl: 10",
+        low=0,
+    )
     micro_batch_tokens: int = setting(
         16384,
         "Maximum padded tokens per forward and backward pass. It limits memory and does not change the "
@@ -107,6 +121,19 @@ class PPOConfig(Section):
         "Clip for negative advantages. symmetric is for experiments: it does not stop a ratio from "
         "falling to 0.",
     )
+    ratio_level: Literal["token", "response"] = setting(
+        "token",
+        "Clip the probability ratio of each token, or of the whole response, which is the product over "
+        "its tokens. response needs a group baseline and loss_mean = response.",
+        source="RLOO: response",
+    )
+    loss_mean: Literal["token", "response", "constant"] = setting(
+        "token",
+        "Average the policy loss over all tokens of the minibatch (token), over the tokens of each "
+        "response and then over responses (response), or divide its sum by the number of responses "
+        "times `max_new_tokens` (constant).",
+        source="DAPO: token; GRPO: response; Dr. GRPO: constant",
+    )
     value_clip: float = setting(
         0.2,
         "Maximum distance of a value from its value at rollout time, in reward units; a gain beyond it "
@@ -160,11 +187,19 @@ class PPOConfig(Section):
         "joint takes one step on the sum of policy and value loss; alternating takes a value step and "
         "then a policy step.",
     )
-    baseline: Literal["critic", "return_to_go", "category_mean"] = setting(
+    baseline: Literal[
+        "critic", "leave_one_out", "group_mean", "return_to_go", "category_mean"
+    ] = setting(
         "critic",
-        "Baseline of the returns: the critic's values, nothing (return_to_go), or the mean return so far "
-        "of the prompt's category, or of all prompts without categories. The last two are for "
-        "experiments and train no values.",
+        "What a response's reward is compared with: the critic's values, the mean reward of the other "
+        "responses to the prompt (leave_one_out: RLOO), or of all its responses (group_mean: GRPO), "
+        "nothing (return_to_go: REINFORCE++), or the mean return so far of the prompt's category. All "
+        "but the first train no values.",
+    )
+    group_scaling: Literal["none", "std"] = setting(
+        "none",
+        "With a group baseline: divide advantages by the standard deviation of the rewards of the "
+        "prompt's responses (std: GRPO), or not (none: Dr. GRPO, RLOO).",
     )
 
     # The KL penalty.
@@ -322,6 +357,16 @@ class PPOConfig(Section):
     )
 
     @property
+    def has_group_baseline(self) -> bool:
+        """Whether a response is compared with the other responses to its prompt."""
+        return self.baseline in ("leave_one_out", "group_mean")
+
+    @property
+    def group_size(self) -> int:
+        """Responses to each prompt; they are adjacent rows of a batch."""
+        return self.samples_per_prompt or (4 if self.has_group_baseline else 1)
+
+    @property
     def charges_kl_in_loss(self) -> bool:
         """Whether a token's own divergence is a term of the loss instead of its reward."""
         return self.kl_estimator != "k1"
@@ -343,6 +388,7 @@ class PPOConfig(Section):
             f"ppo.baseline={self.baseline!r} trains no values; leave ppo.critic "
             "and ppo.value_warmup at their defaults",
         )
+        _check_groups(self)
         require(
             self.sharding == "none" or not self.lora_rank,
             f"ppo.sharding={self.sharding!r} cannot be combined with ppo.lora_rank; adapters are "
@@ -391,3 +437,55 @@ def _check_kl(estimator: object, place: object) -> None:
             "the KL penalty's optimum (arXiv:2512.21852); use 'k1' with "
             "ppo.kl_in='reward', 'k2' with ppo.kl_in='loss', or 'full'"
         )
+
+
+def _check_groups(config: PPOConfig) -> None:
+    """ValueError for settings of group methods that contradict each other or bias the gradient."""
+    size, baseline = config.group_size, f"ppo.baseline={config.baseline!r}"
+    require(
+        config.rollouts % size == 0,
+        f"ppo.samples_per_prompt={size} must divide ppo.rollouts={config.rollouts}",
+    )
+    if config.has_group_baseline:
+        require(
+            size > 1,
+            f"{baseline} compares the responses to a prompt; set ppo.samples_per_prompt to 2 or more",
+        )
+        require(
+            config.gamma == 1,
+            f"{baseline} compares whole responses, which are not discounted; set ppo.gamma=1",
+        )
+    weighting = {
+        "group_scaling": config.group_scaling == "std",
+        "loss_mean": config.loss_mean == "response",
+        "ratio_level": config.ratio_level == "response",
+        "dynamic_sampling": config.dynamic_sampling > 0,
+    }
+    in_loss = config.charges_kl_in_loss and config.kl_weight > 0
+    for setting_name in (name for name, chosen in weighting.items() if chosen):
+        value = f"ppo.{setting_name}={getattr(config, setting_name)!r}"
+        require(
+            config.has_group_baseline,
+            f"{value} needs a group baseline; set ppo.baseline to 'leave_one_out' or 'group_mean'",
+        )
+        # Exact only if every advantage is 0 at the optimum, where all rewards minus KL are equal.
+        require(
+            not in_loss,
+            f"{value} weights responses differently, which moves the optimum unless the KL penalty is "
+            "part of the reward; set ppo.kl_estimator='k1' and ppo.kl_in='reward'",
+        )
+    require(
+        config.baseline != "group_mean" or not in_loss,
+        f"{baseline} shrinks advantages by 1/{size}, because the mean includes the response itself, but not "
+        "a KL penalty in the loss; set ppo.baseline='leave_one_out', or ppo.kl_estimator='k1' with "
+        "ppo.kl_in='reward'",
+    )
+    require(
+        config.ratio_level == "token" or config.loss_mean == "response",
+        "ppo.ratio_level='response' has one term per response; set ppo.loss_mean='response'",
+    )
+    require(
+        config.ratio_level == "token" or config.rollout_backend == "own",
+        "ppo.ratio_level='response' cannot use the importance weights of single tokens; set "
+        "ppo.rollout_backend='own'",
+    )

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from pipeline.ppo.algorithm import (
+    MinibatchSize,
     Part,
     PPOLoss,
     full_kl,
@@ -211,11 +212,11 @@ class Learner:
         tally = _Tally()
         for epoch, rows in self._minibatches(batch.tokens.shape[0]) if steps else ():
             tally.epochs = epoch + 1
-            tokens = int(batch.lengths[rows].sum())
+            size = MinibatchSize(int(batch.lengths[rows].sum()), len(rows))
             for part in steps:
                 mine = self.processes.share(rows)
-                losses = self._gradients(batch, mine, tokens, part, kl_coef)
-                tally.add(self._summed(losses), tokens, part)
+                losses = self._gradients(batch, mine, size, part, kl_coef)
+                tally.add(self._summed(losses), size.tokens, part)
                 if self.config.target_kl and tally.last_kl > self.config.target_kl:
                     break
                 self._step(tally)
@@ -255,9 +256,9 @@ class Learner:
                 yield epoch, order[start : start + self.config.minibatch]
 
     def _gradients(
-        self, batch: Batch, rows: list[int], tokens: int, part: Part, kl_coef: float
+        self, batch: Batch, rows: list[int], size: MinibatchSize, part: Part, kl_coef: float
     ) -> list[PPOLoss]:
-        """Accumulate the gradient of the mean loss over the minibatch's tokens."""
+        """Accumulate the gradient of the mean loss over the minibatch."""
         self.optimizer.zero_grad()
         losses = []
         groups = self.split(batch, rows)
@@ -266,7 +267,7 @@ class Learner:
             micro = batch.take(groups[number if counts else 0])
             # Includes the backward pass: gradient checkpointing runs the forward pass again.
             with self._text_bounds(micro):
-                for loss in self._losses(micro, tokens, part, kl_coef):
+                for loss in self._losses(micro, size, part, kl_coef):
                     (loss.total * (self._loss_scale * counts)).backward()
                     if counts:
                         losses.append(loss._replace(total=loss.total.detach()))
@@ -278,7 +279,9 @@ class Learner:
             return mine
         return int(self.processes.largest(torch.tensor(mine, device=self.device)))
 
-    def _losses(self, batch: Batch, tokens: int, part: Part, kl_coef: float) -> Iterator[PPOLoss]:
+    def _losses(
+        self, batch: Batch, size: MinibatchSize, part: Part, kl_coef: float
+    ) -> Iterator[PPOLoss]:
         """The losses of a micro-batch, whose gradients add up; runs only the trained parts.
 
         Policy and separate critic run one after the other, to hold the activations of only one.
@@ -286,17 +289,17 @@ class Learner:
         separate_values = part != "both" or self.model.critic is not None
         if part != "value":
             policy, values = self._policy_loss(
-                batch, tokens, kl_coef, separate_values=separate_values
+                batch, size, kl_coef, separate_values=separate_values
             )
             if values is None:
                 yield policy
             else:
-                yield joint_loss(policy, self._value_loss(values, batch, tokens))
+                yield joint_loss(policy, self._value_loss(values, batch, size.tokens))
         if separate_values and part != "policy":
-            yield self._value_loss(self._values(batch), batch, tokens)
+            yield self._value_loss(self._values(batch), batch, size.tokens)
 
     def _policy_loss(
-        self, batch: Batch, tokens: int, kl_coef: float, *, separate_values: bool
+        self, batch: Batch, size: MinibatchSize, kl_coef: float, *, separate_values: bool
     ) -> tuple[PPOLoss, Tensor | None]:
         """Loss of the policy, and the (N,) values of the same pass; None with `separate_values`."""
         config, mask = self.config, batch.mask
@@ -308,7 +311,7 @@ class Learner:
             importance_weights=batch.importance_weights,
             advantages=batch.advantages,
             mask=mask,
-            tokens=tokens,
+            size=size,
             config=config,
             entropy=to_tokens(entropy(logits), mask) if config.entropy_weight else None,
             kl=self._kl_loss(batch, logits, logprobs),

@@ -12,6 +12,10 @@ METRICS: dict[str, str] = {
     "reward/std": "Standard deviation of those scores over the responses.",
     "reward/min": "Lowest score among the responses.",
     "reward/max": "Highest score among the responses.",
+    "reward/group_std": "Mean over prompts of the standard deviation of the scores of their responses; "
+    "0 with one response per prompt.",
+    "reward/frac_zero_std": "Share of prompts whose responses all have the same score; 0 with one "
+    "response per prompt.",
     "reward/length_correlation": "Pearson's r of those scores with response lengths; 0 if either is "
     "constant.",
     "reward/<component>": "Mean of a named component of the score, before its weight.",
@@ -29,22 +33,26 @@ METRICS: dict[str, str] = {
     "and in the trainer: their divergence, nats; 0 if one pass serves both.",
     "rollout/importance_weight_clipped": "Share of sampled tokens whose weight π / μ was limited to "
     "importance_cap; 0 with the engine's own sampling loop.",
+    "rollout/dropped_groups": "Prompts whose responses were sampled and left out, because all had the "
+    "same reward; 0 without dynamic_sampling.",
     "policy/entropy": "Mean entropy of the sampling distribution over sampled tokens, nats.",
     "policy/approx_kl": "Mean of ρ − 1 − log ρ over the update's tokens, ρ = π / π_rollout; nats.  "
     "All policy/ metrics but the entropy cover only steps that train the policy; without any, ρ is 1.",
     "policy/clip_fraction": "Share of the update's tokens whose clipped objective is smaller.",
-    "policy/ratio_max": "Largest π / π_rollout of the update.",
+    "policy/ratio_max": "Largest π / π_rollout of a token of the update.",
     "policy/first_ratio_error": "Largest |π / π_rollout − 1| before the update's first step.",
-    "policy/loss": "Clipped surrogate loss, mean over the update's tokens.",
+    "policy/loss": "Clipped surrogate loss, mean over the update's tokens, or as loss_mean says.",
     "value/loss": "Half the (clipped) squared value error, mean over the tokens of steps that train "
     "values; 0 without such steps.",
     "value/clip_fraction": "Share of the tokens of steps that train values for which the clipped "
     "value error is larger.",
-    "value/explained_variance": "1 − Var(return − value) / Var(return), values at rollout time.",
+    "value/explained_variance": "1 − Var(return − value) / Var(return), values at rollout time; 0 with "
+    "the group's mean as baseline.",
     "value/mean": "Mean value over sampled tokens at rollout time.",
     "returns/mean": "Mean return (advantage + value) over sampled tokens.",
     "returns/var": "Variance of returns over sampled tokens.",
-    "advantages/std": "Standard deviation of advantages over sampled tokens, before whitening.",
+    "advantages/std": "Standard deviation of advantages over sampled tokens, before scaling and "
+    "whitening.",
     "optim/grad_norm": "L2 norm of the gradient before clipping, mean over optimizer steps.",
     "optim/lr": "Learning rate of the policy in the update.",
     "optim/critic_lr": "Learning rate of the separate critic, or of the value head, in the update.",

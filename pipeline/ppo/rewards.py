@@ -205,6 +205,13 @@ class Rewarder:
             batch.reward_scale = whitening_scale(batch.token_rewards, mask).item()
             batch.token_rewards = whiten(batch.token_rewards, mask, shift_mean=False)
 
+    def outcomes(self, batch: Batch) -> Tensor:
+        """(B,) what the responses of a group differ by: the score, before scaling, minus all penalties."""
+        unfinished = torch.tensor([reason != "stop" for reason in batch.finish_reasons])
+        log_ratio = torch.where(batch.mask, batch.old_logprobs - batch.ref_logprobs, 0)
+        penalty = self.config.missing_eos_penalty * unfinished.to(batch.scores)
+        return batch.scores - penalty - self.kl_controller.kl_coef * log_ratio.sum(1)
+
     def state_dict(self) -> dict[str, Any]:
         return {"kl_weight": self.kl_controller.kl_coef, "moments": vars(self.moments)}
 

@@ -13,8 +13,10 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from pipeline.ppo.algorithm import explained_variance, kl_estimate, masked_mean, masked_var
+from pipeline.ppo.advantages import explained_variance
+from pipeline.ppo.algorithm import kl_estimate, masked_mean, masked_var
 from pipeline.ppo.batch import Batch
+from pipeline.ppo.config import PPOConfig
 from pipeline.ppo.metrics import (
     Flag,
     length_correlation,
@@ -89,8 +91,8 @@ def samples_of(batch: Batch) -> list[Sample]:
     ]
 
 
-def summarize(batch: Batch, advantages: Tensor) -> dict[str, float]:
-    """Metrics of the responses and rewards of an update; `advantages` are not whitened."""
+def summarize(batch: Batch, advantages: Tensor, config: PPOConfig) -> dict[str, float]:
+    """Metrics of the responses and rewards of an update; `advantages` are not scaled or whitened."""
     assert batch.entropies is not None
     assert batch.values is not None
     mask, scores = batch.mask, batch.scores
@@ -119,6 +121,12 @@ def summarize(batch: Batch, advantages: Tensor) -> dict[str, float]:
     metrics = {name: tensor.item() for name, tensor in tensors.items()}
     correlation = length_correlation(scores.tolist(), lengths.tolist())
     metrics["reward/length_correlation"] = correlation or 0.0
+    deviations = scores.view(-1, config.group_size).std(1, correction=0)
+    alone = config.group_size == 1
+    metrics["reward/group_std"] = deviations.mean().item()
+    metrics["reward/frac_zero_std"] = 0.0 if alone else (deviations == 0).float().mean().item()
+    if config.has_group_baseline:  # not a prediction of the return
+        metrics["value/explained_variance"] = 0.0
     metrics |= {f"reward/{name}": fmean(v) for name, v in batch.components.items()}
     count = len(responses)
     metrics["completion/eos_rate"] = batch.finish_reasons.count("stop") / count
@@ -134,6 +142,8 @@ class Stopwatch:
         self.device = device
         self.start = time.perf_counter()
         self.laps: dict[str, float] = {}
+        self.sampled = 0
+        """Tokens sampled so far."""
         if device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(device)
 
@@ -143,13 +153,13 @@ class Stopwatch:
         yield
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)  # else this phase's work counts in the next one
-        self.laps[name] = time.perf_counter() - start
+        self.laps[name] = self.laps.get(name, 0.0) + time.perf_counter() - start
 
-    def metrics(self, *, sampled: int) -> dict[str, float]:
-        """Speed and memory metrics, given the number of sampled tokens."""
+    def metrics(self) -> dict[str, float]:
+        """Speed and memory metrics."""
         seconds = time.perf_counter() - self.start
         return self.laps | {
-            "speed/tokens_per_second": sampled / seconds,
+            "speed/tokens_per_second": self.sampled / seconds,
             "memory/peak_mb": self._peak_bytes() / 1e6,
         }
 

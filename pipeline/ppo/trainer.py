@@ -7,6 +7,7 @@ error (a value that is not finite, a sampler with other weights, a changed refer
 
 import hashlib
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -16,7 +17,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from pipeline.ppo.algorithm import compute_advantages
+from pipeline.ppo.advantages import compute_advantages
 from pipeline.ppo.baselines import Baseline
 from pipeline.ppo.batch import Batch, gather_shares
 from pipeline.ppo.checkpoint import (
@@ -51,6 +52,7 @@ from pipeline.ppo.distributed import (
     shard,
     trained_state,
 )
+from pipeline.ppo.dynamic_sampling import fill_batch
 from pipeline.ppo.learner import NOTHING, Learner, NonFiniteError, learning_rates, planned_steps
 from pipeline.ppo.lora import merged, round_frozen_weights
 from pipeline.ppo.metrics import SAMPLER_MISMATCH, exceeds_mismatch_limit, reason_to_stop, red_flags
@@ -221,11 +223,14 @@ class PPOTrainer:
     def _update(self) -> UpdateResult:
         """One iteration of the algorithm: rollout → score → shape → advantages → update."""
         config, watch = self.config, Stopwatch(self.device)
-        with watch.lap("speed/rollout_seconds"), gathered(self.model):
-            share = self._rollout(self.sampler.draw(config.rollouts))
-        with watch.lap("speed/score_seconds"), gathered(self.model), gathered(self.reference):
-            self._score(share)
-            batch = gather_shares(share, self.processes)
+        batch, dropped = fill_batch(
+            lambda groups: self._sample(groups, watch),
+            self.rewarder.outcomes,
+            groups=config.rollouts // config.group_size,
+            size=config.group_size,
+            rounds=config.dynamic_sampling,
+            least=math.ceil(self.processes.size / config.group_size),
+        )
         mismatch = self._correct_mismatch(batch)
 
         kl_coef = self.rewarder.kl_controller.kl_coef
@@ -246,13 +251,26 @@ class PPOTrainer:
                 steps=NOTHING if wrong_sampler else planned_steps(config, self.step),
             )
 
-        metrics = summarize(batch, raw_advantages)
+        metrics = summarize(batch, raw_advantages, config)
+        metrics["rollout/dropped_groups"] = float(dropped)
         metrics["completion/unseen_tokens"] = self.decoder.unseen_share(batch.token_lists())
-        metrics |= mismatch | learned | watch.metrics(sampled=int(batch.lengths.sum()))
+        metrics |= mismatch | learned | watch.metrics()
         metrics["kl/coefficient"] = kl_coef
         written = weights_versions(self.reference) != self._reference_versions
         metrics["reference/changed"] = float(written)
         return self._finish(batch, metrics)
+
+    def _sample(self, groups: int, watch: Stopwatch) -> Batch:
+        """Sample and score the responses to this many prompts, on all processes together."""
+        prompts = self.sampler.draw(groups)
+        rows = [prompt for prompt in prompts for _ in range(self.config.group_size)]
+        with watch.lap("speed/rollout_seconds"), gathered(self.model):
+            share = self._rollout(rows)
+        with watch.lap("speed/score_seconds"), gathered(self.model), gathered(self.reference):
+            self._score(share)
+            batch = gather_shares(share, self.processes)
+        watch.sampled += int(batch.lengths.sum())
+        return batch
 
     def _rollout(self, prompt_indices: list[int]) -> Batch:
         """Sample responses to this process's share of the prompts."""

@@ -5,11 +5,9 @@ import math
 import pytest
 import torch
 
+from pipeline.ppo.advantages import compute_advantages, explained_variance, gae
 from pipeline.ppo.algorithm import (
-    compute_advantages,
-    explained_variance,
     full_kl,
-    gae,
     kl_estimate,
     length_mask,
     masked_mean,

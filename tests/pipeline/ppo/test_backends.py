@@ -10,7 +10,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
 
 from pipeline.ppo import ActorCritic, PPOConfig, SamplerMismatch
-from pipeline.ppo.algorithm import length_mask, policy_loss
+from pipeline.ppo.algorithm import MinibatchSize, length_mask, policy_loss
 from pipeline.ppo.model import Setup, weights_hash
 from pipeline.ppo.samplers import VLLM, BuiltinSampler, TransformersGenerate, importance_weights
 from tests.helpers.ppo_helpers import (
@@ -198,7 +198,7 @@ def test_weights_take_the_bias_out_of_the_gradient(cap, expected):
         old_logprobs=POLICY,
         advantages=torch.tensor([[1.0, -1.0, 0.0]]),
         mask=torch.tensor([[True, True, False]]),
-        tokens=2,
+        size=MinibatchSize(tokens=2, responses=1),
         config=tiny_config(),
         importance_weights=weights,
     ).total.backward()

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from pipeline.ppo.algorithm import (
+    MinibatchSize,
     PPOLoss,
     joint_loss,
     length_mask,
@@ -21,9 +22,10 @@ from tests.helpers.ppo_helpers import tiny_config
 
 def ppo_loss(*, values: Tensor, old_values: Tensor, returns: Tensor, **rest: Any) -> PPOLoss:
     """Both losses of one batch, as a pass over a shared trunk joins them."""
-    same = {name: rest[name] for name in ("mask", "tokens", "config")}
+    tokens, mask = rest.pop("tokens"), rest["mask"]
+    same = {"mask": mask, "tokens": tokens, "config": rest["config"]}
     value = value_loss(values=values, old_values=old_values, returns=returns, **same)
-    return joint_loss(policy_loss(**rest), value)
+    return joint_loss(policy_loss(size=MinibatchSize(tokens, len(mask)), **rest), value)
 
 
 def surrogate(*, ratio: float, advantage: float, **settings: Any) -> tuple[float, float]:

@@ -25,6 +25,13 @@ CASES = {
     "lora": {"lora_rank": 4},
     "lora-twin": {"lora_rank": 4, "reference": None},
     "transformers": {"rollout_backend": "transformers"},
+    "grpo": {
+        "baseline": "group_mean",
+        "group_scaling": "std",
+        "loss_mean": "response",
+        "samples_per_prompt": 2,
+        "dynamic_sampling": 2,
+    },
     "fsdp2": {"sharding": "fsdp2"},
     "fsdp2-critic": {"sharding": "fsdp2", "critic": "separate", "gradient_checkpointing": True},
     "fsdp2-warmup": {"sharding": "fsdp2", "value_warmup": 1, "update_order": "alternating"},

@@ -1,8 +1,10 @@
 """PPO reaches the closed-form optimum of E[r] − β KL(π‖π_ref), however the KL is charged."""
 
+from typing import Any
+
 import pytest
 
-from pipeline.ppo import PPOConfig
+from pipeline.ppo import PPOConfig, config
 from tests.helpers.closed_form import distance_left
 
 ACCEPTED = [("k1", "reward"), ("k2", "loss"), ("full", "loss")]
@@ -14,6 +16,25 @@ BASELINES = [
     {"baseline": "return_to_go"},
     {"baseline": "category_mean"},
 ]
+
+# Every accepted form of a group method: baseline, scaling, mean of the loss, ratio.
+RAW = {"whiten_advantages": False}
+RLOO, GROUP_MEAN = {"baseline": "leave_one_out"}, {"baseline": "group_mean"}
+METHODS: dict[str, dict[str, Any]] = {
+    "rloo": RLOO | RAW | {"ratio_level": "response", "loss_mean": "response"},
+    "grpo": GROUP_MEAN | RAW | {"group_scaling": "std", "loss_mean": "response"},
+    "dr-grpo": GROUP_MEAN | RAW | {"loss_mean": "constant"},
+    "dapo": GROUP_MEAN | RAW | {"group_scaling": "std", "clip_high": 0.28, "dynamic_sampling": 2},
+    "reinforce++": {"baseline": "return_to_go"},
+    "reinforce++-baseline": GROUP_MEAN,
+}
+WEIGHTINGS = [
+    {"loss_mean": "token"},
+    {"loss_mean": "response"},
+    {"loss_mean": "constant"},
+    {"loss_mean": "response", "ratio_level": "response"},
+]
+SCALINGS = [RAW, {}, RAW | {"group_scaling": "std"}, {"group_scaling": "std"}]
 
 
 def betas(*usual: float) -> list:
@@ -69,6 +90,48 @@ def test_beta_keeps_its_unit_whatever_is_whitened(estimator, place, scaling):
 def test_a_policy_that_starts_at_the_reference_reaches_it_in_one_step_a_response(estimator, place):
     charge = {"kl_estimator": estimator, "kl_in": place, "updates": 20}
     assert distance_left(1.0, tokens=1, from_reference=True, **charge) <= 0.02
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_group_methods_reach_it(method):
+    assert distance_left(1.0, updates=25, **METHODS[method]) <= 0.02
+
+
+@pytest.mark.parametrize("estimator", ["k2", "full"])
+@pytest.mark.parametrize("scaling", [RAW, {}], ids=["raw", "whitened"])
+def test_rloo_reaches_it_with_the_divergence_in_the_loss(estimator, scaling):
+    charge = {"kl_estimator": estimator, "kl_in": "loss", "updates": 25}
+    assert distance_left(1.0, **charge, **RLOO, **scaling) <= 0.02
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("baseline", [RLOO, GROUP_MEAN], ids=str)
+@pytest.mark.parametrize("weighting", WEIGHTINGS, ids=str)
+@pytest.mark.parametrize("scaling", SCALINGS, ids=str)
+def test_every_accepted_form_of_a_group_method_reaches_it(baseline, weighting, scaling):
+    assert distance_left(1.0, updates=30, **baseline, **weighting, **scaling) <= 0.02
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("beta", [0.3, 10.0])
+def test_group_methods_reach_it_at_other_betas(method, beta):
+    assert distance_left(beta, updates=40, **METHODS[method]) <= 0.02
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        RLOO | RAW | {"kl_estimator": "k2", "kl_in": "loss", "group_scaling": "std"},
+        GROUP_MEAN | RAW | {"kl_estimator": "full", "kl_in": "loss"},
+    ],
+    ids=["scaled", "own-response-in-the-mean"],
+)
+def test_group_settings_that_are_refused_would_miss_it(settings, monkeypatch):
+    with pytest.raises(ValueError, match="ppo.kl_in='reward'"):
+        PPOConfig(**settings)
+    monkeypatch.setattr(config, "_check_groups", lambda _: None)
+    assert distance_left(1.0, updates=25, **settings) > 0.02
 
 
 @pytest.mark.parametrize(("estimator", "place"), REFUSED)
