@@ -42,7 +42,7 @@ def unready(report: RewardReport) -> Unready | None:
     return Unready(
         report.model or "",
         found.verdict,
-        ("ppo", "rloo", *best_of_n),
+        ("ppo", "grpo", "reinforce++", "rloo", *best_of_n),
         components.sentence(reasons[0]) if reasons else "",
     )
 

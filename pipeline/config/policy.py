@@ -1,16 +1,45 @@
-"""Settings of the methods other than PPO.  Does not import torch."""
+"""Which method makes the policy, and the settings of those other than PPO.  Does not import torch."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar, Literal
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any, ClassVar, Literal
 
-from pipeline.ppo.settings import Section, require, setting
+from pipeline.ppo.config import PPOConfig
+from pipeline.ppo.settings import Section, require, setting, toml
+
+ENGINE_METHODS: Mapping[str, Mapping[str, Any]] = {
+    "ppo": {},
+    "grpo": {"baseline": "group_mean", "group_scaling": "std", "whiten_advantages": False},
+    "reinforce++": {"baseline": "return_to_go", "group_scaling": "none", "whiten_advantages": True},
+}
+"""The methods of the PPO engine, and the settings of `ppo` that each one determines.
+
+docs/algorithm.md (*Methods without a critic*) has their formulas and sources.
+"""
+
+
+def engine_settings(method: str, ppo: PPOConfig) -> PPOConfig:
+    """The engine's settings for one of `ENGINE_METHODS`.
+
+    Raises ValueError if a setting that the method determines has another value than its default.
+    """
+    determined = ENGINE_METHODS[method]
+    defaults = {f.name: f.default for f in fields(ppo)}
+    for name, value in determined.items():
+        given = getattr(ppo, name)
+        require(
+            given in (value, defaults[name]),
+            f"ppo.{name}={toml(given)} contradicts optimize.method={method}, which sets it to "
+            f"{toml(value)}; leave it out, or set optimize.method=ppo",
+        )
+    return replace(ppo, **determined)
 
 
 @dataclass(frozen=True, kw_only=True)
 class OptimizeConfig(Section):
-    """The method that improves the policy, and the settings of methods other than PPO.
+    """The method that improves the policy, and the settings of methods outside the engine.
 
     Settings of all methods are under `ppo`: start_from, temperature, max_new_tokens,
     min_new_tokens, top_k, top_p, max_prompt_tokens and missing_eos_penalty.
@@ -18,11 +47,11 @@ class OptimizeConfig(Section):
 
     section: ClassVar[str] = "optimize"
 
-    method: Literal["ppo", "dpo", "rloo", "best-of-n"] = setting(
+    method: Literal["ppo", "grpo", "reinforce++", "dpo", "rloo", "best-of-n"] = setting(
         "ppo",
-        "Method that makes the policy: ppo, rloo (REINFORCE leave-one-out with the reward model), dpo "
-        "(directly on the judgments), or best-of-n (the reward model chooses among samples of SFT; no "
-        "training).",
+        "Method that makes the policy: ppo, grpo or reinforce++ (PPO's engine without a critic; settings "
+        "under ppo), rloo (REINFORCE leave-one-out by TRL), dpo (directly on the judgments), or "
+        "best-of-n (the reward model chooses among samples of SFT; no training).",
     )
     best_of: int = setting(
         16, "Samples of which best-of-n takes the one with the highest reward.", low=2, high=256

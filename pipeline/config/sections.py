@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from pipeline.config.policy import OptimizeConfig
+from pipeline.config.policy import ENGINE_METHODS, OptimizeConfig, engine_settings
 from pipeline.config.problems import problems
 from pipeline.config.reward import RewardConfig
 from pipeline.config.shaping import ShapingConfig
@@ -439,15 +439,16 @@ class Config(Section):
         super().__post_init__()
         method, processes = self.optimize.method, self.worker.processes
         require(
-            method == "ppo" or processes == 1,
+            method in ENGINE_METHODS or processes == 1,
             f"optimize.method={method} runs in one process, but worker.processes is {processes}; "
             "set it to 1",
         )
-        if method == "ppo":
+        if method in ENGINE_METHODS:
+            engine_settings(method, self.ppo)  # raises for settings that contradict the method
             self._require_work_for(processes)
 
     def _require_work_for(self, processes: int) -> None:
-        """ValueError if PPO's work cannot be divided among so many processes."""
+        """ValueError if the engine's work cannot be divided among so many processes."""
         minibatch, sharding = self.ppo.minibatch, self.ppo.sharding
         require(
             processes <= minibatch,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
+from pipeline.config.policy import ENGINE_METHODS
 from pipeline.config.sections import Config
 from pipeline.ppo.settings import plain, toml
 from storage.records import Run, RunNote
@@ -46,7 +47,7 @@ def suggested(flag: str, *, ran: Config, now: Config) -> dict[str, str]:
     no such setting or the current settings have its value already.
     """
     find = _FIRST.get(flag)
-    if find is None or ran.optimize.method != "ppo":
+    if find is None or ran.optimize.method not in ENGINE_METHODS:
         return {}
     current = {setting.name: setting.value for setting in now.settings()}
     return {name: toml(plain(value)) for name, value in find(ran).items() if value != current[name]}

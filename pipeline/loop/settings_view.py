@@ -21,6 +21,10 @@ from storage.tables.run_settings import READ_BY, reads
 _FIRST = ("optimize.method", "ppo.start_from")
 BASIC_SETTINGS: Mapping[str, tuple[str, ...]] = {
     "ppo": (*_FIRST, "ppo.updates", "ppo.kl_weight", "ppo.lr", "reward.epochs"),
+    "grpo": (
+        *_FIRST, "ppo.updates", "ppo.kl_weight", "ppo.lr", "ppo.samples_per_prompt",
+    ),
+    "reinforce++": (*_FIRST, "ppo.updates", "ppo.kl_weight", "ppo.lr", "reward.epochs"),
     "rloo": (
         *_FIRST, "optimize.rloo_updates", "optimize.rloo_beta", "optimize.rloo_lr", "reward.epochs",
     ),

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import pandas as pd
 import torch
@@ -37,16 +37,17 @@ _SAMPLE_COLUMNS = ("step", "prompt", "text", "reward", "kl", "length", "finish_r
 
 @dataclass(frozen=True, kw_only=True)
 class PolicySummary:
-    """The summary of a policy stage with PPO or RLOO."""
+    """The summary of a policy stage with a method of the engine, or with TRL's RLOO."""
 
-    method: Literal["ppo", "rloo"]
+    method: str
+    """``optimize.method``."""
     metrics: Mapping[str, float]
     """Metrics of the last update, by name; docs/algorithm.md defines them."""
     updates: int
     stopped: str | None = None
-    """Why PPO ended early: ``kl_budget`` or ``reward_collapse``."""
+    """Why the engine ended early: ``kl_budget`` or ``reward_collapse``."""
     kl_weight: float | None = None
-    """`ppo.kl_weight`; None for RLOO."""
+    """`ppo.kl_weight`; None for TRL's RLOO."""
 
     @model_serializer(mode="wrap")
     def _flat(self, fields: Callable[[Any], dict[str, Any]]) -> dict[str, Any]:

@@ -110,7 +110,9 @@ class Batch:
             elif isinstance(value, list):
                 setattr(part, name, [value[row] for row in rows])
             elif isinstance(value, dict):
-                setattr(part, name, {key: [each[row] for row in rows] for key, each in value.items()})
+                setattr(
+                    part, name, {key: [each[row] for row in rows] for key, each in value.items()}
+                )
         return part
 
     @property

@@ -187,14 +187,14 @@ class PPOConfig(Section):
         "joint takes one step on the sum of policy and value loss; alternating takes a value step and "
         "then a policy step.",
     )
-    baseline: Literal[
-        "critic", "leave_one_out", "group_mean", "return_to_go", "category_mean"
-    ] = setting(
-        "critic",
-        "What a response's reward is compared with: the critic's values, the mean reward of the other "
-        "responses to the prompt (leave_one_out: RLOO), or of all its responses (group_mean: GRPO), "
-        "nothing (return_to_go: REINFORCE++), or the mean return so far of the prompt's category. All "
-        "but the first train no values.",
+    baseline: Literal["critic", "leave_one_out", "group_mean", "return_to_go", "category_mean"] = (
+        setting(
+            "critic",
+            "What a response's reward is compared with: the critic's values, the mean reward of the other "
+            "responses to the prompt (leave_one_out: RLOO), or of all its responses (group_mean: GRPO), "
+            "nothing (return_to_go: REINFORCE++), or the mean return so far of the prompt's category. All "
+            "but the first train no values.",
+        )
     )
     group_scaling: Literal["none", "std"] = setting(
         "none",

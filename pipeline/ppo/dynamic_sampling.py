@@ -6,7 +6,6 @@ All advantages of such a group are 0.  (DAPO: Yu et al. 2025, arXiv:2503.14476, 
 from collections.abc import Callable
 from itertools import chain
 
-import torch
 from torch import Tensor
 
 from pipeline.ppo.batch import Batch, merge

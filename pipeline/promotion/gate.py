@@ -24,6 +24,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 
+from pipeline.config.policy import ENGINE_METHODS
 from pipeline.config.sections import Config
 from pipeline.ppo.config import MAX_KL_WEIGHT
 from pipeline.promotion.leaderboard import Match, leaderboard
@@ -120,9 +121,9 @@ def with_raised_kl_weight(config: Config, evidence: Evidence) -> tuple[Config, d
 
     If policies were blocked, ``ppo.kl_weight`` is at least ``gate.kl_raise`` times the largest of
     their weights.  The settings stay unchanged for an adaptive weight, which follows
-    ``ppo.kl_target``, and for methods other than PPO, which have no weight.
+    ``ppo.kl_target``, and for methods outside the engine, which have no weight.
     """
-    raised = config.gate.kl_raise > 1 and config.optimize.method == "ppo"
+    raised = config.gate.kl_raise > 1 and config.optimize.method in ENGINE_METHODS
     if not raised or config.ppo.kl_control != "fixed":
         return config, {}
     blocked = {

@@ -21,6 +21,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, Literal, cast
 
+from pipeline.config.policy import ENGINE_METHODS
 from pipeline.runs import process, tensorboard
 from pipeline.runs.cancellation import WAS_CANCELLED
 from pipeline.runs.rundir import EventPosition, Job, RunDirectory
@@ -365,8 +366,8 @@ def _with_more_updates(job: Job, overrides: Mapping[str, str]) -> Job:
     """The job with more updates; ValueError for any other change."""
     if not overrides:
         return job
-    is_ppo = job.stage == "policy" and job.config.optimize.method == "ppo"
-    if set(overrides) != {"ppo.updates"} or not is_ppo:
+    by_engine = job.kind in ENGINE_METHODS
+    if set(overrides) != {"ppo.updates"} or not by_engine:
         raise ValueError(
             "a resumed stage keeps its settings, except ppo.updates of a PPO stage, which may be "
             "raised; retry the stage to change others"
@@ -396,7 +397,7 @@ def _policies_written(job: Job) -> int:
     """Upper bound on the disk space that a stage writes, in multiples of the policy's size."""
     if job.stage in ("sampling", "evaluate"):
         return 0
-    if job.stage == "policy" and job.config.optimize.method == "ppo" and job.config.ppo.lora_rank:
+    if job.kind in ENGINE_METHODS and job.config.ppo.lora_rank:
         return 2  # the model with its adapters merged; checkpoints contain only the adapters
     if job.stage == "policy" and job.config.optimize.method == "best-of-n":
         return 2  # the reference's weights, and the reward model

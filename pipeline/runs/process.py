@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
+from pipeline.config.policy import ENGINE_METHODS
 from pipeline.runs.rundir import LOCK_FD, RunDirectory
 
 CANCEL_GRACE = 60.0
@@ -25,7 +26,8 @@ CANCEL_GRACE = 60.0
 _STEPS_ALLOWED = 2.0
 """A step may take this many times as long as the slowest recent one."""
 _RECENT = 3
-_UNITS = {"ppo": "update", "rloo": "update", "dpo": "step", "reward": "step", "sft": "step"}
+_UNITS = dict.fromkeys((*ENGINE_METHODS, "rloo"), "update")
+_UNITS |= {"dpo": "step", "reward": "step", "sft": "step"}
 """The unit of work that a stage finishes before it stops with a checkpoint, by `Job.kind`; other
 stages stop immediately."""
 

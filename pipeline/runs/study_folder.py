@@ -41,13 +41,16 @@ from pipeline.runs.repeat import (
 from pipeline.runs.rundir import LOCK_FD, RunDirectory, write_atomically
 from storage.records import STUDY_FOLDERS, StudyKind, now
 
-METHODS = ("sft", "best_of_n", "ppo", "dpo", "rloo")
+METHODS = ("sft", "best_of_n", "ppo", "grpo", "reinforce++", "dpo", "rloo")
 """The methods that a comparison knows."""
-TRAINED = ("ppo", "dpo", "rloo")
+TRAINED = ("ppo", "grpo", "reinforce++", "dpo", "rloo")
 """Those that train a policy."""
 MAX_BETA = 1e6
 """Far above any useful value, and far below the values at which a loss overflows."""
-_TITLES = {"sft": "SFT", "best_of_n": "best-of-N", "ppo": "PPO", "dpo": "DPO", "rloo": "RLOO"}
+_TITLES = {
+    "sft": "SFT", "best_of_n": "best-of-N", "ppo": "PPO", "grpo": "GRPO", "reinforce++": "REINFORCE++",
+    "dpo": "DPO", "rloo": "RLOO",
+}  # fmt: skip
 _VALUES = ("kl_weight", "methods")
 _JUDGED_BY = ("kl_budget", "kl", "gold")
 """Values of a plan by which results are compared; they change no run."""

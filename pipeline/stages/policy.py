@@ -1,7 +1,7 @@
-"""The policy stage with PPO: connects the engine to a job's models, prompts, events and checkpoints.
+"""The policy stage with the PPO engine: connects it to a job's models, prompts, events and checkpoints.
 
-`optimize.method` can select DPO or RLOO instead: `JOB_MODULES` in `pipeline/worker/worker.py` maps the
-method to `pipeline/policy_methods/dpo.py` or `rloo.py`.
+`optimize.method` selects the engine's method (`ENGINE_METHODS` in `pipeline/config/policy.py`).  For
+others, `JOB_MODULES` in `pipeline/worker/worker.py` has a module in `pipeline/policy_methods/`.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any
 
 from transformers import set_seed
 
+from pipeline.config.policy import engine_settings
 from pipeline.models.devices import pick_device
 from pipeline.models.hf_trainer import report_damage
 from pipeline.models.loading import context_length, load_causal_lm
@@ -43,7 +44,9 @@ _STOPPED = {
 def run(job: Job, report: Report, directory: RunDirectory) -> PolicySummary:
     """Train the policy on inputs/prompts.parquet (id, messages, category); saves model/."""
     device = pick_device(job.config.worker.device)
-    config = replace(job.config.ppo, seed=(job.config.ppo.seed + job.seed) % 2**32)
+    method = job.config.optimize.method
+    config = engine_settings(method, job.config.ppo)
+    config = replace(config, seed=(config.seed + job.seed) % 2**32)
     set_seed(config.seed)  # for rewards that draw from the global generators, and for new layers
     chat = ChatTokenizer.load(job.model("policy"))
     model = load_causal_lm(job.model("policy"))
@@ -74,7 +77,7 @@ def run(job: Job, report: Report, directory: RunDirectory) -> PolicySummary:
     if trainer.processes.rank == 0:
         write_samples(directory)
     return PolicySummary(
-        method="ppo",
+        method=method,
         metrics=trainer.history[-1],
         updates=trainer.step,
         stopped=trainer.stopped,

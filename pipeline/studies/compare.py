@@ -1,4 +1,4 @@
-"""Compares SFT, best-of-N, PPO, DPO and RLOO at equal KL to SFT.
+"""Compares SFT, best-of-N, PPO, GRPO, REINFORCE++, DPO and RLOO at equal KL to SFT.
 
 Each method runs on the inputs of the workspace's newest PPO run, outside the loop, in
 ``compare/NAME/METHOD``.  Snapshots along training, or the values of N, make each method a curve of
@@ -14,9 +14,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
+from typing import Any
 
 import pandas as pd
 
+from pipeline.config.policy import ENGINE_METHODS
 from pipeline.models.best_of_n import best_of_n_kl
 from pipeline.models.snapshots import snapshots_of
 from pipeline.runs.repeat import (
@@ -168,8 +170,7 @@ class _Study:
         return run_to_end(path, job, fill=fill, progress=progress, apart=True), seconds
 
     def _train(self, method: str, progress: Progress) -> RunDirectory:
-        alone = {"worker.processes": 1} if method != "ppo" else {}
-        config = self.job.config.override({"optimize.method": method} | alone)
+        config = self.job.config.override({"optimize.method": method} | _adjusted(method))
         job = replace(self.job, run=f"compare-{method}", config=config)
 
         def fill(inputs: Path) -> None:
@@ -190,6 +191,13 @@ class _Study:
                 "needs them; leave dpo out of --methods"
             )
         return found
+
+
+def _adjusted(method: str) -> dict[str, Any]:
+    """Settings of the repeated run that a method cannot have."""
+    if method not in ENGINE_METHODS:
+        return {"worker.processes": 1}
+    return {} if method == "ppo" else {"ppo.critic": "shared", "ppo.value_warmup": 0}
 
 
 class _GoldScorer:

@@ -28,6 +28,8 @@ _STYLES = {
     "sft": ("SFT", INK, "o", "none"),
     "best_of_n": ("best of N (KL: upper bound)", COLORS[4], "D", "--"),
     "ppo": ("PPO", COLORS[0], "o", "-"),
+    "grpo": ("GRPO", COLORS[3], "v", "-"),
+    "reinforce++": ("REINFORCE++", COLORS[0], "P", ":"),
     "dpo": ("DPO", COLORS[2], "s", "-"),
     "rloo": ("RLOO", COLORS[1], "^", "-"),
 }

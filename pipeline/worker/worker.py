@@ -36,6 +36,8 @@ JOB_MODULES = {
     "sampling": "pipeline.stages.sample",
     "reward": "pipeline.stages.reward",
     "ppo": "pipeline.stages.policy",
+    "grpo": "pipeline.stages.policy",
+    "reinforce++": "pipeline.stages.policy",
     "dpo": "pipeline.policy_methods.dpo",
     "rloo": "pipeline.policy_methods.rloo",
     "best-of-n": "pipeline.policy_methods.best_of_n",

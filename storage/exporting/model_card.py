@@ -7,7 +7,10 @@ import json
 from storage.records import ModelVersion
 
 MARK = "<!-- written by Kitestring -->"
-_METHODS = {"ppo": "PPO", "rloo": "RLOO", "dpo": "DPO", "best-of-n": "best-of-N"}
+_METHODS = {
+    "ppo": "PPO", "grpo": "GRPO", "reinforce++": "REINFORCE++", "rloo": "RLOO", "dpo": "DPO",
+    "best-of-n": "best-of-N",
+}  # fmt: skip
 
 
 def card(

@@ -53,7 +53,10 @@ _NOTES = """
 """
 
 
-METHODS = {"ppo": "PPO", "dpo": "DPO", "rloo": "RLOO", "best-of-n": "best-of-N"}
+METHODS = {
+    "ppo": "PPO", "grpo": "GRPO", "reinforce++": "REINFORCE++", "dpo": "DPO", "rloo": "RLOO",
+    "best-of-n": "best-of-N",
+}  # fmt: skip
 """The names of the methods by ``optimize.method``."""
 
 

@@ -90,18 +90,26 @@ _PPO_REST = (
     Plan("Gradient norm", [("optim/grad_norm", "norm")], "L2 norm"),
     Plan("Learning rate", [("optim/lr", "policy"), ("optim/critic_lr", "critic")], "learning rate"),
 )
+_CRITIC_FREE = tuple(
+    plan for plan in _PPO_REST if plan.title not in ("Value loss", "Explained variance")
+)
+_GROUPS = Plan("Prompts with equal scores", [("reward/frac_zero_std", "share")], "share of prompts")
 _BEST_OF_N = (
     Plan("Reward by N", [("best_of_n/reward", "best of N samples of SFT")], "reward"),
     Plan("KL from SFT, upper bound", [("best_of_n/kl_bound", "log N − (N−1)/N")], "nats"),
 )
 _PLANS: Mapping[str, tuple[Sequence[Plan], Sequence[Plan]]] = {
     "ppo": ((_REWARD, _KL), _PPO_REST),
+    "grpo": ((_REWARD, _KL), (_GROUPS, *_CRITIC_FREE)),
+    "reinforce++": ((_REWARD, _KL), _CRITIC_FREE),
     "rloo": ((_REWARD, _KL), (_LOSS, *_PPO_REST)),
     "dpo": (_DPO_MAIN, _DPO_REST),
     "best-of-n": (_BEST_OF_N, ()),
 }
 """The main charts and the smaller ones, by method."""
-_BY_UPDATES = ("ppo", "rloo")
+_ENGINE = ("ppo", "grpo", "reinforce++")
+"""Methods of the PPO engine, whose settings and limits are those of `ppo`."""
+_BY_UPDATES = (*_ENGINE, "rloo")
 """Methods whose metrics are time series even after a single update."""
 
 
@@ -140,7 +148,7 @@ def charts(
     A metric with a single step is a result, which `results` shows.  PPO's charts have the limits of
     its red flags and of the run's `config`.
     """
-    limited = partial(limits, found=found, config=config) if kind == "ppo" else _unlimited
+    limited = partial(limits, found=found, config=config) if kind in _ENGINE else _unlimited
     time_series = {name: s for name, s in found.items() if len(s.steps) > 1 or kind in _BY_UPDATES}
     if kind not in _PLANS:
         return [], [_chart_of(name, s, known, limited) for name, s in time_series.items()], []
@@ -225,12 +233,11 @@ def results(
 
 
 def planned_updates(run: Run) -> int | None:
-    """The updates of a PPO or RLOO run that is still running; None for any other."""
+    """The updates of a running run of the engine or of RLOO; None for any other."""
     if run.status != "running":
         return None
-    section, name = {"ppo": ("ppo", "updates"), "rloo": ("optimize", "rloo_updates")}.get(
-        runs.kind(run), ("", "")
-    )
+    settings = dict.fromkeys(_ENGINE, ("ppo", "updates")) | {"rloo": ("optimize", "rloo_updates")}
+    section, name = settings.get(runs.kind(run), ("", ""))
     return run.config.get(section, {}).get(name)
 
 

@@ -69,7 +69,9 @@ def engine_gradient(stored: rollout.Rollout, **settings: Any) -> dict[str, Tenso
     found: dict[str, Tensor] = {}
 
     def keep(_: Any) -> None:
-        found.update({n: p.grad.clone() for n, p in policy.named_parameters() if p.grad is not None})
+        found.update(
+            {n: p.grad.clone() for n, p in policy.named_parameters() if p.grad is not None}
+        )
 
     trainer.learner._step = keep
     metrics = trainer._update().metrics

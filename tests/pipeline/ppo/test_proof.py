@@ -128,7 +128,7 @@ def test_group_methods_reach_it_at_other_betas(method, beta):
     ids=["scaled", "own-response-in-the-mean"],
 )
 def test_group_settings_that_are_refused_would_miss_it(settings, monkeypatch):
-    with pytest.raises(ValueError, match="ppo.kl_in='reward'"):
+    with pytest.raises(ValueError, match=r"ppo\.kl_in='reward'"):
         PPOConfig(**settings)
     monkeypatch.setattr(config, "_check_groups", lambda _: None)
     assert distance_left(1.0, updates=25, **settings) > 0.02

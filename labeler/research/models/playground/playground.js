@@ -2,7 +2,7 @@
 "use strict";
 const PLACE = "/research/api/playground";
 const FULL = 1; // nats at which a token has the whole color
-const NAMES = { ppo: "PPO", dpo: "DPO", rloo: "RLOO", "best-of-n": "best-of-N" };
+const NAMES = { ppo: "PPO", grpo: "GRPO", "reinforce++": "REINFORCE++", dpo: "DPO", rloo: "RLOO", "best-of-n": "best-of-N" };
 const LOST = "The connection was lost. Ask again.";
 const { make, attempt } = window.ksRequests;
 const call = (path, body) => attempt(`playground${path}`, body);
