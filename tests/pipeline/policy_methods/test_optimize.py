@@ -1,4 +1,4 @@
-"""DPO and RLOO: what they learn on a tiny model, what they report, and that they can be resumed."""
+"""DPO, RLOO and the methods of the engine: what they learn on a tiny model, what they report, and that they can be resumed."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from safetensors.torch import load_file
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from pipeline.config import metric_definitions
+from pipeline.config.policy import engine_settings
 from pipeline.config.sections import Config
 from pipeline.models.hf_trainer import train
 from pipeline.models.likelihoods import response_logprobs
@@ -19,6 +20,7 @@ from pipeline.models.snapshots import Snapshots, snapshots_of
 from pipeline.models.text import ChatTokenizer, Encoded, LengthLimits
 from pipeline.policy_methods import dpo, rloo
 from pipeline.policy_methods.inputs import PolicyPrompt
+from pipeline.ppo import PPOConfig
 from pipeline.ppo.metrics import METRICS as PPO_METRICS
 from pipeline.ppo.rewards import Rewarder
 from pipeline.reward.data import read_pairs
@@ -306,6 +308,71 @@ def test_a_cancelled_run_resumes_as_if_nothing_had_happened(models, tmp_path, mo
 
     assert told(directory) == told(whole)
     assert "resuming from checkpoint-4" in directory.log.read_text()
+
+
+def test_grpo_is_the_engine_with_groups(models, tmp_path):
+    """The stage reports under its method's name, and with groups of four."""
+    chosen = {"optimize__method": "grpo", "ppo__updates": 2, "ppo__rollouts": 8, "ppo__lr": 1e-3}
+    summary, directory = ran(models, tmp_path, **chosen, ppo__minibatch=4)
+    assert (summary.method, summary.updates, summary.kl_weight) == ("grpo", 2, 0.05)
+    told = [event["values"] for event in events(directory, "metrics")]
+    assert {values["value/loss"] for values in told} == {0.0}
+    assert all(values["reward/group_std"] > 0 for values in told)
+    ours, theirs = (
+        load_file(f"{place}/model.safetensors") for place in (directory.model, models["policy"])
+    )
+    assert any(not torch.equal(ours[name], theirs[name]) for name in theirs)
+
+
+def test_a_method_determines_its_settings_of_the_engine():
+    ppo = PPOConfig(rollouts=32, loss_mean="constant")
+    assert engine_settings("ppo", ppo) == ppo
+    grpo = engine_settings("grpo", ppo)
+    assert (grpo.baseline, grpo.group_scaling, grpo.whiten_advantages) == (
+        "group_mean",
+        "std",
+        False,
+    )
+    assert (grpo.loss_mean, grpo.rollouts, grpo.group_size) == ("constant", 32, 4)
+    plus = engine_settings("reinforce++", ppo)
+    assert (plus.baseline, plus.whiten_advantages, plus.group_size) == ("return_to_go", True, 1)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (
+            {"optimize.method": "grpo", "ppo.baseline": "leave_one_out"},
+            'ppo.baseline="leave_one_out" contradicts optimize.method=grpo, which sets it to '
+            '"group_mean"; leave it out, or set optimize.method=ppo',
+        ),
+        (
+            {"optimize.method": "reinforce++", "ppo.whiten_advantages": False},
+            "ppo.whiten_advantages=false contradicts optimize.method=reinforce++",
+        ),
+        (
+            {"optimize.method": "grpo", "ppo.kl_estimator": "full"},
+            "ppo.group_scaling='std' weights",
+        ),
+        ({"optimize.method": "grpo", "ppo.critic": "separate"}, "trains no values"),
+        (
+            {"optimize.method": "grpo", "ppo.samples_per_prompt": 5},
+            "ppo.samples_per_prompt=5 must divide ppo.rollouts=64",
+        ),
+    ],
+)
+def test_settings_that_contradict_the_method_are_refused(settings, message):
+    with pytest.raises(ValueError) as refusal:
+        Config().override(settings)
+    assert message in str(refusal.value)
+
+
+def test_the_engines_methods_may_run_in_several_processes():
+    several = {"worker.processes": 2}
+    for method in ("ppo", "grpo", "reinforce++"):
+        assert Config().override(several | {"optimize.method": method}).worker.processes == 2
+    with pytest.raises(ValueError, match="method=rloo runs in one process"):
+        Config().override(several | {"optimize.method": "rloo"})
 
 
 @pytest.mark.parametrize("method", ["ppo", "rloo", "dpo"])

@@ -97,8 +97,9 @@ def test_a_point_is_the_mean_of_its_answers_and_wins_by_gold():
 
 def test_methods_are_named_once_each():
     assert compare.chosen_methods("ppo, dpo,ppo") == ["ppo", "dpo"]
-    with pytest.raises(ValueError, match="--methods names 'grpo'; there are sft, best_of_n, ppo"):
-        compare.chosen_methods("ppo,grpo")
+    assert compare.chosen_methods("grpo,reinforce++") == ["grpo", "reinforce++"]
+    with pytest.raises(ValueError, match="--methods names 'kto'; there are sft, best_of_n, ppo"):
+        compare.chosen_methods("ppo,kto")
 
 
 def vowels(prompt: str, response: str) -> float:
@@ -194,6 +195,19 @@ def test_all_methods_are_trained_measured_drawn_and_not_done_twice(workspace):
     assert far[2].endswith("never reached")
     with pytest.raises(ValueError, match=r"or models \(snapshots: 1 → 2\); give this one"):
         run(*where, "--snapshots", 2, "--methods", "ppo")
+
+
+@pytest.mark.slow  # three workers
+def test_grpo_stands_beside_ppo_even_if_that_has_a_critic_of_its_own(workspace):
+    where = ("compare", "--workspace", workspace, "--name", "critic-free", "--methods", "grpo")
+    chosen = ("--set", "ppo.critic=separate", "--set", "ppo.value_warmup=1")
+    gold = ("--gold", "tests.pipeline.studies.test_compare:vowels", "--snapshots", 0, "--json")
+    found = json.loads(run(*where, *chosen, *gold))
+    assert [row["method"] for row in found["methods"]] == ["sft", "grpo"]
+    trained = RunDirectory(workspace / "compare" / "critic-free" / "grpo" / "train")
+    assert trained.result()["method"] == "grpo"
+    assert trained.job().config.ppo.critic == "shared"
+    assert found["methods"][1]["kl"] > 0
 
 
 @pytest.mark.slow
