@@ -31,6 +31,7 @@ _LISTING = "SELECT * FROM annotators ORDER BY created_at, id"
 _BY_ID = "SELECT * FROM annotators WHERE id = $id"
 _RESEARCHERS = "SELECT id FROM annotators WHERE role = 'researcher' AND NOT disabled"
 _EXISTS = "SELECT 1 FROM annotators WHERE id = $id"
+_ALIKE = "SELECT name FROM annotators WHERE lower(name) = lower($name) AND name <> $name LIMIT 1"
 _NAME_TAKEN = "SELECT 1 FROM annotators WHERE name = $name AND id <> $id"
 
 
@@ -49,13 +50,21 @@ def require_name(name: str) -> None:
 
 
 def add(db: Database, annotator: Annotator) -> Annotator:
-    """Store a new annotator; Conflict if the name or id is taken; ValueError as in
-    `require_name`."""
+    """Store a new annotator; Conflict if the id or the name is taken, in any case of its letters;
+    ValueError as in `require_name`.
+
+    Names of imported annotators (`ensure`) may differ in case only, as they do in the file.
+    """
     require_name(annotator.name)
 
     def operation(tx: Transaction) -> Annotator:
         if tx.rows(_EXISTS, id=annotator.id):
             raise Conflict(f"there is already an annotator {annotator.id!r}")
+        if alike := tx.rows(_ALIKE, name=annotator.name):
+            raise Conflict(
+                f"the name {annotator.name!r} is too much like {alike[0]['name']!r}, which is taken; "
+                "choose another"
+            )
         _save(tx, annotator)
         return annotator
 
@@ -75,7 +84,7 @@ def owner(db: Database) -> Annotator:
     account.
     """
     people = listing(db)
-    taken = {person.name for person in people}
+    taken = {person.name.lower() for person in people}
     open_to = [p for p in people if p.role == "researcher" and not p.disabled]
     if OWNER in taken and open_to:
         return next((p for p in open_to if p.name == OWNER), open_to[0])

@@ -120,6 +120,35 @@ def test_an_adjudicator_rules_blind_and_then_sees_the_votes(browser, world) -> N
         assert [each.comparison for each in adjudication.rulings(world.db)] == ["c-2"]
 
 
+def test_on_a_phone_a_long_prompt_of_a_ruling_wraps(browser, world) -> None:
+    adjudication.send(world.db, "c-4")
+    adjudication.rule(
+        world.db, id="r-phone", comparison="c-4", outcome="a", reason="a wren", adjudicator="rosa"
+    )
+    with section(browser, world, "adjudication", width=390) as page:
+        cell = page.locator("#rulings td[data-label=Prompt]", has_text="Name a bird.").locator(
+            "> *"
+        )
+        expect(cell).to_be_visible()
+        right = cell.evaluate(
+            "(each) => { each.textContent = 'Name a bird of the sea. '.repeat(9);"
+            " const text = document.createRange(); text.selectNodeContents(each);"
+            " return text.getBoundingClientRect().right; }"
+        )
+        assert right <= 390
+
+
+def test_paragraphs_of_guidelines_are_apart(browser, world) -> None:
+    with new_page(browser, cookie=world.cookie("rosa")) as page:
+        page.goto(f"{world.server.url}/research/?tab=team&section=guidelines")
+        paragraphs = page.locator(".ks-guidelines > p")
+        expect(paragraphs.nth(1)).to_be_visible()
+        first, second = (paragraphs.nth(n).bounding_box() for n in (-2, -1))
+        assert first is not None
+        assert second is not None
+        assert second["y"] - first["y"] - first["height"] >= 6
+
+
 def test_prompts_are_added_searched_and_retired(browser, world) -> None:
     with section(browser, world, "prompts") as page:
         table = page.locator("#prompts-table")
@@ -150,6 +179,10 @@ def test_a_viewer_reads_and_gets_no_buttons_that_change_something(browser, world
         expect(pair).to_contain_text("Name a bird.")
         for name in ("Exclude", "Send to adjudication"):
             expect(pair.get_by_role("button", name=name)).to_have_count(0)
+        page.goto(f"{world.server.url}/research/?tab=team")
+        expect(page.locator("#people")).to_contain_text("bob")
+        for name in ("Name", "Role", "Pairs", "Ask for practice"):
+            expect(page.get_by_label(name, exact=True)).to_be_hidden()
 
 
 def test_a_detected_tools_fields_are_named_on_the_page(browser, world, tmp_path) -> None:

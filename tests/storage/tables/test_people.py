@@ -45,8 +45,17 @@ def test_annotators_have_one_name_each(db):
         annotators.add(db, Annotator(id="b", name="Ann"))
     with pytest.raises(Conflict, match="already an annotator 'a'"):
         annotators.add(db, Annotator(id="a", name="Other"))
-    annotators.add(db, Annotator(id="b", name="ann"))
-    assert [person.id for person in annotators.listing(db)] == ["a", "b"]
+    with pytest.raises(Conflict, match="'ANN' is too much like 'Ann', which is taken"):
+        annotators.add(db, Annotator(id="b", name="ANN"))
+    assert [person.id for person in annotators.listing(db)] == ["a"]
+
+
+def test_an_imported_owner_in_another_case_does_not_keep_the_studio_from_starting(db: Database):
+    db.write(lambda tx: annotators.ensure(tx, Annotator(id="imported", name="Owner")))
+    db.write(lambda tx: annotators.ensure(tx, Annotator(id="too", name="OWNER")))
+    found = annotators.owner(db)
+    assert (found.name, found.role) == ("owner-2", "researcher")
+    assert annotators.owner(db) == found
 
 
 def test_closing_an_account_changes_nothing_else_of_it(db):

@@ -72,7 +72,7 @@ def rulings(listed: Sequence[GivenRuling]) -> Markup:
         )
     rows = [
         (
-            Markup('<span dir="auto">{}</span>').format(each.prompt),
+            components.prose(each.prompt),
             components.badge(OUTCOMES[each.outcome], "good"),
             components.lines(
                 Markup('<div dir="auto">{}: {}</div>').format(

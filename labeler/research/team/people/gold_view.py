@@ -48,7 +48,8 @@ def practice(pairs: Sequence[GoldPair]) -> Markup:
     """A row for each practice pair."""
     if not pairs:
         return components.empty(
-            "No practice pairs", "Import pairs with an answer and an explanation: --practice FILE."
+            "No practice pairs",
+            "Import pairs with an answer and an explanation on the Data page, in the section Import.",
         )
     return components.table(_COLUMNS, [_row(pair) for pair in pairs], caption="Practice pairs")
 

@@ -63,7 +63,7 @@ class PeopleTab(Tab):
             on(table.act, self._act, outputs=answered)
 
     def _lay_out(self) -> None:
-        with gr.Row(elem_classes="ks-panel ks-buttons"):
+        with gr.Row(elem_classes="ks-panel ks-buttons ks-acts"):
             self.name = gr.Textbox(
                 label="Name",
                 placeholder="name of the new account",
@@ -87,7 +87,7 @@ class PeopleTab(Tab):
         heading_slot("Agreement", "on pairs that two or more people judged")
         self.agreement = html_slot(elem_id="agreement")
         heading_slot("Gold pairs", "pairs with a known answer, to check annotators")
-        with gr.Row(elem_classes="ks-panel ks-buttons"):
+        with gr.Row(elem_classes="ks-panel ks-buttons ks-acts"):
             self.gold_count = gr.Number(
                 value=20, precision=0, minimum=1, maximum=1000, label="Pairs", min_width=120,
                 scale=0, elem_id="gold-count",
@@ -98,7 +98,7 @@ class PeopleTab(Tab):
         heading_slot(
             "Practice", "pairs that a new annotator judges first, each explained afterwards"
         )
-        with gr.Column(elem_classes="ks-panel"):
+        with gr.Column(elem_classes="ks-panel ks-acts"):
             self.practice = gr.Checkbox(label="Ask for practice", elem_id="practice-asked")
             self.practice_answer = html_slot(elem_id="practice-answer")
         self.practice_pairs = html_slot(elem_id="practice-pairs", js_on_load=ACTIONS_JS)
@@ -165,7 +165,7 @@ class PeopleTab(Tab):
             if not asked:
                 return "Annotators get no practice pairs."
             if not gold.listing(self._db, "practice"):
-                return "There are no practice pairs yet: import some with --practice FILE."
+                return "There are no practice pairs yet. Import some on the Data page."
             return "Annotators judge the practice pairs first. They then get other pairs, passed or not."
 
         return attempt(ask, "The setting was not saved.").html
