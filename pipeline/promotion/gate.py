@@ -351,7 +351,7 @@ def format_gate(found: GateReport) -> str:
     lines.append(f"\n{'policy':<16} {'wins against SFT':<28} judgments")
     trained = {each.policy for each in found.policies}
     for rank in found.leaderboard:
-        chance = "not ranked: no judgments connect it to SFT"
+        chance = "not connected by judgments"
         if rank.policy not in trained:
             chance = "reference"
         elif rank.win_rate is not None:

@@ -25,7 +25,8 @@ def _columns(row: Any) -> dict[str, Any]:
         pair = {"response_a": row.a.text, "response_b": row.b.text}
         if not known:
             pair = {"chosen": row.a.text, "rejected": row.b.text}
-        models = {"model_a": row.a.model, "model_b": row.b.model}
+        names = ("model_a", "model_b") if known else ("chosen model", "rejected model")
+        models = dict(zip(names, (row.a.model, row.b.model), strict=True))
         return (
             {"line": row.line, **_prompt(row.prompt), **pair}
             | {
@@ -37,7 +38,7 @@ def _columns(row: Any) -> dict[str, Any]:
                 "comment": row.comment,
                 "created_at": _time(row.created_at),
             }
-            | (models if known else {})
+            | models
         )
     if isinstance(row, GoldRow):
         answer = row.pair.first.text if row.first_wins else row.pair.second.text

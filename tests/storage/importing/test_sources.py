@@ -328,7 +328,14 @@ def test_arena_rows_of_the_55k_dataset(db: Database, file: Any) -> None:
         "id": 30192, "model_a": "m", "model_b": "n", "prompt": '["Hi?"]', "response_a": '["A"]',
         "response_b": '["B"]', "winner_model_a": "0", "winner_model_b": "1", "winner_tie": "0",
     }  # fmt: skip
-    import_judgments(db, file([row], "train.csv"), origin=Origin("arena"))
+    path = file([row], "train.csv")
+    assert import_judgments(db, path, origin=Origin("arena"), dry_run=True).preview == [
+        {
+            "line": 2, "prompt": "Hi?", "chosen": "B", "rejected": "A",
+            "chosen model": "n", "rejected model": "m",
+        }
+    ]  # fmt: skip
+    import_judgments(db, path, origin=Origin("arena"))
     assert brief(db) == [("imported", "B")]
     assert said(db)[0]["prompt"] == [{"role": "user", "content": "Hi?"}]
 
