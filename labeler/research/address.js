@@ -51,9 +51,11 @@
     if (address !== location.pathname + location.search) history[method](null, "", address);
   }
 
-  // Opens the section that the address names; an unknown name is removed from the address.
+  // Opens the section that the address names, or the first one of its page; an unknown name is removed
+  // from the address.
   function open() {
-    const link = [...sectionLinks(), ...pageLinks()].find((each) => same(each, query()));
+    const links = [...sectionLinks(), ...pageLinks()];
+    const link = links.find((each) => same(each, query())) ?? links.find((each) => target(each).get("tab") === query().get("tab"));
     const wanted = link ? link.dataset.tab : name(buttons()[0]);
     if (wanted === name(selected())) show("replaceState");
     else press(wanted);

@@ -63,14 +63,17 @@ def navigation(pages: Mapping[str, Sequence[str]], opened: tuple[str, str] | Non
 
 
 def named(pages: Mapping[str, Sequence[str]], query: Mapping[str, str]) -> tuple[str, str]:
-    """Page and section that an address names; the first ones for unknown names, as ``address.js``."""
+    """Page and section that an address names, as ``address.js``.
+
+    An unknown section stands for the first one of the page, an unknown page for the first page.
+    """
     page = next((each for each in pages if _slug(each) == query.get("tab")), None)
     if page is None:
         page = next(iter(pages))
         return page, pages[page][0]
-    wanted = query.get("section", _slug(pages[page][0]))
-    found = next((each for each in pages[page] if _slug(each) == wanted), None)
-    return (page, found) if found is not None else named(pages, {})
+    first = pages[page][0]
+    found = (each for each in pages[page] if _slug(each) == query.get("section"))
+    return page, next(found, first)
 
 
 def _link(page: str, section: str, text: str, *, first: bool, current: bool) -> Markup:

@@ -138,6 +138,12 @@ def test_on_a_phone_a_long_prompt_of_a_ruling_wraps(browser, world) -> None:
         assert right <= 390
 
 
+def test_an_unknown_section_opens_the_first_one_of_its_page(browser, world) -> None:
+    with section(browser, world, "nothing") as page:
+        expect(page.locator("#judgments button").first).to_be_visible()
+        expect(page).to_have_url(f"{world.server.url}/research/?tab=data")
+
+
 def test_paragraphs_of_guidelines_are_apart(browser, world) -> None:
     with new_page(browser, cookie=world.cookie("rosa")) as page:
         page.goto(f"{world.server.url}/research/?tab=team&section=guidelines")

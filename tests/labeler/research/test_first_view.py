@@ -69,7 +69,7 @@ def section(html: str) -> str:
         ("?tab=team", "Team: People", "Björn"),
         ("?tab=models&section=verdicts", "Models: Verdicts", "policy-2"),
         ("?tab=nothing&section=people", "Overview: Loop", "Last iterations"),
-        ("?tab=data&section=nothing", "Overview: Loop", "Last iterations"),
+        ("?tab=data&section=nothing", "Data: Judgments", "No pair open"),
     ],
 )
 def test_the_document_has_the_section_of_its_address(studio, query, name, content) -> None:
