@@ -179,9 +179,11 @@ def _run_server(
 ) -> None:
     gc.disable()
     from labeler.app import create_app  # noqa: PLC0415
+    from labeler.serving import return_freed_memory  # noqa: PLC0415
     from labeler.serving import server as http_server  # noqa: PLC0415
 
     gc.enable()
+    return_freed_memory()
     workspace, token = studio.db.workspace, secrets.token_urlsafe(32)
     local = address(listener, host)
     web = create_app(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import platform
 import resource
 import socket
 import subprocess
@@ -540,3 +541,29 @@ def test_a_request_that_ends_with_a_defect_is_logged_once_a_minute_for_each_plac
         raise AssertionError
 
     assert [passes(broken) for broken in (one, one, other, one)] == [True, False, True, False]
+
+
+KEPT = """
+import sys
+import psutil
+from labeler.serving import return_freed_memory
+
+if sys.argv[1] == "yes":
+    assert return_freed_memory()
+process = psutil.Process()
+for _ in range(3):
+    blocks = [b"x" * size for size in range(300_000, 420_000, 400)]
+    last = b"x" * 300_000  # above the others: glibc cannot shrink the heap below it
+    full = process.memory_info().rss
+    del blocks
+print((full - process.memory_info().rss) / full)
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="mallopt is glibc's")
+def test_freed_memory_is_returned_to_the_system():
+    def returned(which: str) -> float:
+        command = [sys.executable, "-c", KEPT, which]
+        return float(subprocess.run(command, capture_output=True, check=True, text=True).stdout)
+
+    assert returned("yes") > 0.5

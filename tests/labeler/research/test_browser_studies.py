@@ -25,7 +25,7 @@ CURVES = {0.05: (0.2, 0.3), 0.5: (0.1, 0.05)}
 """Rise of reward and KL in an update, by β."""
 OFFER = StudyOffer(
     run="run-9", method="PPO", iteration=2, kl_weight=0.05,
-    methods=("sft", "best_of_n", "ppo", "dpo", "rloo"),
+    methods=("sft", "best_of_n", "ppo", "grpo", "dpo", "rloo"),
 )  # fmt: skip
 
 

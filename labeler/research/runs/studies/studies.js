@@ -5,6 +5,7 @@ const { texts, field } = window.ksFields;
 const { number } = window.ksPlotting;
 const KINDS = { sweep: "KL-weight sweep", compare: "Method comparison" };
 const METHODS = { sft: "SFT", best_of_n: "Best-of-N", ppo: "PPO", grpo: "GRPO", "reinforce++": "REINFORCE++", dpo: "DPO", rloo: "RLOO" };
+const EXTRA = new Set(["grpo", "reinforce++"]); // not in a comparison by default, as in `launch.py compare`
 const TONES = { running: "info", succeeded: "good", failed: "bad", cancelled: "warn" };
 const MOST = 10; // runs that can be compared
 const NORMAL = 1.96; // standard errors of a 95% interval
@@ -377,7 +378,7 @@ async function show() {
   form.elements.kl_weight.value = [...new Set([0, offer.kl_weight / 2, offer.kl_weight, offer.kl_weight * 2, offer.kl_weight * 4])].map((each) => +each.toPrecision(3)).join(", ");
   const methods = drawer.querySelector(".st-methods");
   methods.replaceChildren(make("legend", "", "Methods"), ...offer.methods.map((each) => {
-    const label = make("label"), pick = Object.assign(make("input"), { type: "checkbox", value: each, defaultChecked: true, disabled: each === "sft" });
+    const label = make("label"), pick = Object.assign(make("input"), { type: "checkbox", value: each, defaultChecked: !EXTRA.has(each), disabled: each === "sft" });
     label.append(pick, make("span", "", each === "sft" ? "SFT, the reference" : METHODS[each] ?? each));
     return label;
   }));
