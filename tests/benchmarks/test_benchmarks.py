@@ -13,6 +13,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from typing import Any
 import pytest
 
 from benchmarks.powercuts import recording
+from pipeline.runs.study_folder import busy
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = (ROOT / "docs" / "benchmarks.md").read_text(encoding="utf-8")
@@ -222,7 +224,11 @@ def simulation(
     """A workspace, and how the tiny simulation ended that it has been through."""
     folder = tmp_path_factory.mktemp("simulated") / "workspace"
     line = f"{chosen()[SIMULATED]} {smoke_of(SIMULATED).more}"
-    return folder, run_one(line, workspace=folder)
+    done = run_one(line, workspace=folder)
+    deadline = time.monotonic() + 300
+    while busy(folder) and time.monotonic() < deadline:
+        time.sleep(0.5)  # the next iteration's pairs are sampled; no study starts before
+    return folder, done
 
 
 def run_one(command: str, **places: Path) -> subprocess.CompletedProcess[str]:
