@@ -8,6 +8,7 @@ import typer
 
 from commands.app import DEFAULT, AsJson, Workspace, app, show
 from commands.studio import connect
+from storage.exporting.model_push import check_repository
 
 
 @app.command("push")
@@ -25,6 +26,8 @@ def push_command(
 
     The token is that of HF_TOKEN (of the server, if one is running) or of WORKSPACE/hub-token.
     """
+    if repository is not None:
+        check_repository(repository)
     with connect(workspace) as target:
         if dry_run:
             found = target.call("push.plan", model=model)

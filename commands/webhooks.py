@@ -28,6 +28,9 @@ def add_command(
     as_json: AsJson = False,
 ) -> None:
     """Add a webhook and print its secret, which is not shown again, or add an e-mail address."""
+    for each in events:
+        if each not in EVENTS:
+            raise ValueError(f"there is no event {each!r}; choose from {', '.join(EVENTS)}")
     with connect(workspace) as target:
         chosen = events or list(EVENTS)
         show(target.call("webhooks.add", url=url, events=chosen, description=description), as_json)

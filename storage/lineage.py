@@ -91,10 +91,11 @@ def lineage(db: Database, model: str) -> LineageNode:
     """
     with db.snapshot():
         versions = {version.id: version for version in models.listing(db)}
-        return _Tree(db, versions).node(_find(versions, model))
+        return _Tree(db, versions).node(find_model(versions, model))
 
 
-def _find(versions: Mapping[str, ModelVersion], model: str) -> str:
+def find_model(versions: Mapping[str, ModelVersion], model: str) -> str:
+    """The id of the model with this id or name.  NotFound names the most similar models."""
     if model in versions:
         return model
     named = [version.id for version in versions.values() if version.name == model]
@@ -103,11 +104,11 @@ def _find(versions: Mapping[str, ModelVersion], model: str) -> str:
     if named:
         raise NotFound(f"{len(named)} models are called {model!r}; use an id: {', '.join(named)}")
     known = [*versions, *(version.name for version in versions.values())]
-    near = list(dict.fromkeys(difflib.get_close_matches(model, known, 3, 0.3)))
+    near = list(dict.fromkeys(difflib.get_close_matches(model, known, 3, 0.6)))
     if not versions:
         raise NotFound(f"there is no model {model!r}: this workspace has none yet")
     some = ", ".join(list(versions)[:5]) + ("" if len(versions) <= 5 else ", …")
-    hint = f"did you mean {' or '.join(near)}" if near else f"there are {some}"
+    hint = f"did you mean {' or '.join(near)}?" if near else f"there are {some}"
     raise NotFound(f"there is no model {model!r}; {hint}")
 
 

@@ -66,7 +66,8 @@ def pushable(db: Database) -> list[ModelVersion]:
 
 def plan(db: Database, model: str) -> PushPlan:
     """What a push would upload.  NotFound for an unknown model, ValueError for one without files."""
-    version = models.get(db, model)
+    versions = {version.id: version for version in models.listing(db)}
+    version = versions[lineage.find_model(versions, model)]
     folder = _folder(db, version)
     if folder is None:
         raise ValueError(
@@ -78,11 +79,11 @@ def plan(db: Database, model: str) -> PushPlan:
         version,
         base=_base(db),
         verdict=_verdict(db, version),
-        lineage=lineage.render(lineage.lineage(db, model)),
+        lineage=lineage.render(lineage.lineage(db, version.id)),
         reward_model=_known(db, version.reward_model),
     )
     files.append(UploadedFile(_CARD, len(text.encode())))
-    return PushPlan(model, tuple(files), sum(each.bytes for each in files), text)
+    return PushPlan(version.id, tuple(files), sum(each.bytes for each in files), text)
 
 
 def push_model(
@@ -117,8 +118,8 @@ def push_model(
             f"the hub refused {repository}: {reason.replace(token, '…')} (check that the token can write "
             "there)"
         ) from None
-    audit.note(db, "push", model, repository=repository, private=private)
-    return Pushed(model, repository, url, private, len(planned.files), planned.bytes)
+    audit.note(db, "push", planned.model, repository=repository, private=private)
+    return Pushed(planned.model, repository, url, private, len(planned.files), planned.bytes)
 
 
 def _commit(hub: HfApi, db: Database, planned: PushPlan, repository: str, control: Control) -> str:

@@ -113,6 +113,8 @@ def test_private_addresses_and_unknown_events_are_refused(workspace, receiver):
     assert "private address 127.0.0.1" in refusal("webhooks", "add", receiver.url, *where)
     url = "https://example.org/"
     assert "'labels.lost'" in refusal("webhooks", "add", url, "--event", "labels.lost", *where)
+    both = ("--event", "labels.lost", "--workspace", workspace / "missing")
+    assert "there is no event 'labels.lost'" in refusal("webhooks", "add", url, *both)
     assert "there is no webhook 'wh-x'" in refusal("webhooks", "test", "wh-x", *where)
     assert "status" in refusal("webhooks", "deliveries", "--status", "lost", *where)
 

@@ -132,10 +132,14 @@ def test_the_tree_reads_as_text(db: Database) -> None:
 
 def test_a_name_finds_its_model_and_an_unknown_one_the_nearest(db: Database) -> None:
     assert lineage(db, "kite").id == "policy-2"
-    with pytest.raises(NotFound, match=r"there is no model 'policy-3'; did you mean policy-"):
+    with pytest.raises(NotFound, match=r"there is no model 'policy-3'; did you mean policy-.*\?$"):
         lineage(db, "policy-3")
     with pytest.raises(NotFound, match=r"no model 'zzz'; there are .*sft-0"):
         lineage(db, "zzz")
+    with pytest.raises(
+        NotFound, match=r"no model 'policy'; there are|no model 'policy'; did you mean policy-"
+    ):
+        lineage(db, "policy")
 
 
 def test_what_is_not_in_the_workspace_is_said(tmp_path: Path) -> None:

@@ -60,7 +60,8 @@ def of_labels(state: State, *, now: datetime) -> Markup:
     target = f"to {components.plural(state.wanted, 'label')}"
     pace = pace_of(state.recent_labels, state.first_label, now=now)
     if pace is None:
-        return _left("Estimating…", f"time {target}", _needed(state.recent_labels))
+        value = "Estimating…" if state.recent_labels else "No estimate"
+        return _left(value, f"time {target}", _needed(state.recent_labels))
     when = f"{target} at the pace of the last {_window(pace.window)}"
     counted = f"{components.plural(state.recent_labels, 'label')} in the last hour."
     return _left(f"About {_rounded(missing / pace.per_second)}", when, counted)

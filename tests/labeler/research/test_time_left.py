@@ -65,13 +65,14 @@ def test_an_iteration_younger_than_an_hour_counts_from_its_first_label():
 def test_too_few_labels_make_no_estimate_and_the_tooltip_says_what_is_needed():
     needed = "[An estimate needs more than 5 labels in the last hour, over at least 5 minutes. So far: {}.]"
     few = "Estimating… time to 400 labels "
-    assert labeling(labels=0, recent=0, minutes_since_first=None) == few + needed.format("0 labels")
+    idle = "No estimate time to 400 labels " + needed.format("0 labels")
+    assert labeling(labels=0, recent=0, minutes_since_first=None) == idle
     # five labels, of which the first started the clock
     assert labeling(labels=5, recent=5, minutes_since_first=20) == few + needed.format("5 labels")
     # many labels, but all in the last four minutes
     assert labeling(labels=50, recent=50, minutes_since_first=4) == few + needed.format("50 labels")
     # nobody labeled today
-    assert labeling(labels=50, recent=0, minutes_since_first=900) == few + needed.format("0 labels")
+    assert labeling(labels=50, recent=0, minutes_since_first=900) == idle
 
 
 def test_nothing_is_said_when_nothing_is_awaited():

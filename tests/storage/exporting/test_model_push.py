@@ -70,6 +70,19 @@ def test_the_plan_has_the_files_of_the_model_and_a_card(db: Database) -> None:
     assert [each.id for each in pushable(db)] == ["policy-1"]
 
 
+def test_a_model_is_named_or_the_nearest_is_suggested(
+    db: Database,
+    hub: ModelHub,  # noqa: ARG001
+) -> None:
+    db.write(lambda tx: tx.store(
+        ModelVersion(id="policy-1", role="policy", name="kite", path="models/policy-1", iteration=1)
+    ))  # fmt: skip
+    assert plan(db, "kite").model == "policy-1"
+    assert push_model(db, "kite", "me/policy").model == "policy-1"
+    with pytest.raises(NotFound, match=r"no model 'policy-9'; did you mean policy-2"):
+        plan(db, "policy-9")
+
+
 def test_a_model_without_files_here_is_refused(db: Database) -> None:
     (db.workspace.parent / "elsewhere").mkdir()
     (db.workspace.parent / "elsewhere" / "x").write_text("x")
