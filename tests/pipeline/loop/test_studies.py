@@ -270,6 +270,25 @@ def test_what_cannot_start_says_why_in_a_sentence(db: Database, loop: Loop, tmp_
         )
 
 
+def test_a_stopped_stage_is_not_continued_while_a_study_runs(db: Database, loop: Loop):
+    current = iterations.latest(db)
+    assert current is not None
+    iterations.save(db, replace(current, phase="reward"))
+    runs.save(
+        db,
+        Run(
+            id="stopped", stage="reward", iteration=3, status="failed", directory="runs/stopped",
+            reason="out of memory",
+        ),
+    )  # fmt: skip
+    spec = planned(db.workspace, "sweep", "s", checked_plan("sweep", SWEEP), {})
+    with conducting(db.workspace, spec):
+        for act in (loop.resume, loop.retry):
+            with pytest.raises(ValueError, match="The study s is running"):
+                act("stopped")
+    assert [run.id for run in runs.listing(db) if run.iteration == 3] == ["stopped"]
+
+
 def test_a_running_stage_and_a_study_wait_for_each_other(db: Database, loop: Loop):
     workspace = db.workspace
     stage = RunDirectory(workspace / "runs" / "policy")
