@@ -9,7 +9,7 @@ import hashlib
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -389,7 +389,9 @@ class PPOTrainer:
                 f"this version reads {_FORMAT}); finish the run with that version, or start from "
                 "scratch in an empty directory"
             )
-        ours, theirs = self._fingerprint(), dict(state["run"])
+        # A setting that the checkpoint's version did not have: its default is what that version did.
+        added = {f"ppo.{each.name}": each.default for each in fields(self.config)}
+        ours, theirs = self._fingerprint(), added | state["run"]
         planned, before = ours.pop("ppo.updates"), theirs.pop("ppo.updates")
         names = sorted(ours.keys() | theirs.keys())
         differing = [name for name in names if ours.get(name) != theirs.get(name)]

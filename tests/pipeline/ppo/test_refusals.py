@@ -209,3 +209,11 @@ def test_a_model_of_another_shape_is_not_resumed(tmp_path):
                 updates=1, checkpoint_every=1,
             ).run(resume=True)
         )  # fmt: skip
+
+
+def test_a_setting_that_came_after_a_checkpoint_had_its_default_in_the_run():
+    state = tiny_trainer(None, updates=1).state_dict()
+    assert state["run"].pop("ppo.loss_mean") == "token"
+    tiny_trainer(None, updates=1).load_state_dict(state)
+    with pytest.raises(ValueError, match=r"belongs to another run: ppo\.loss_mean differ"):
+        tiny_trainer(None, updates=1, loss_mean="constant").load_state_dict(state)
