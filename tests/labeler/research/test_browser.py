@@ -182,7 +182,7 @@ def test_train_is_pressed_then_the_run_fails_and_is_resumed(browser, world):
             resumable=True, may_label=False,
         )  # fmt: skip
         expect(page.locator("#top")).to_contain_text("Iteration 2 · PPO failed")
-        expect(page.locator("#loop-next")).to_contain_text("out of memory at update 90")
+        expect(page.locator("#loop-next")).to_contain_text("Out of memory at update 90")
         expect(page.locator("#retry")).to_be_visible()
         expect(page.locator("#train")).to_have_count(0)
 
