@@ -17,6 +17,11 @@ from storage.reports import from_json
 from storage.status import Status
 
 
+def rounded(value: float | None) -> float | None:
+    """A figure of a list, with four decimals; noise around 0 is 0."""
+    return value if value is None else round(value, 4) + 0.0  # without the sign of -0.0
+
+
 @app.command()
 def iterate(workspace: Workspace = DEFAULT, sets: Sets = []) -> None:  # noqa: B006
     """Run one iteration without a browser: train on the current labels, sample the next pairs."""
@@ -126,6 +131,7 @@ def runs_command(
         for each in found:
             changed = [f"{name}={value}" for name, value in each["changed"].items()]
             each |= {"progress": f"{each['progress']:.0%}", "changed": ", ".join(changed)}
+            each |= {column: rounded(each[column]) for column in ("reward", "KL")}
     show(found, as_json)
 
 

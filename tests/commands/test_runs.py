@@ -47,9 +47,15 @@ def test_runs_are_listed_with_what_changed(workspace: Path) -> None:
     assert [
         r["id"] for r in told("runs", "--iteration", "2", "--workspace", workspace, "--json")
     ] == ["run-b"]
+    with Database.open(workspace) as db:
+        tiny = Metric(run="run-b", seq=1, step=1, name="kl/reference", value=-2.562e-07)
+        runs.ingest(db, replace(EARLIER, id="run-b", iteration=2, ingested_seq=1), [tiny], [])
     shown = told("runs", "--workspace", workspace)
     assert "ppo.kl_weight=0.1" in shown
     assert "25%" in shown
+    head, *_, last = (line.split() for line in shown.splitlines())
+    assert last[head.index("KL")] == "0"
+    assert "e-07" not in shown
 
 
 def test_one_run_is_shown_with_its_settings(workspace: Path) -> None:
