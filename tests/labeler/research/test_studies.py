@@ -82,7 +82,7 @@ def test_wrong_values_are_refused_with_a_sentence(studio: Studio):
             studio.studies.start("sweep", "wrong", **values)
         assert error.value.status == status, error.value.message
     with pytest.raises(StudioError, match="choose methods to compare"):
-        studio.studies.start("compare", "wrong", methods=["grpo"])
+        studio.studies.start("compare", "wrong", methods=["kto"])
     with pytest.raises(StudioError, match="must be a plain folder name"):
         studio.studies.start("sweep", "../up", kl_weight=[0])
     for act in (studio.studies.get, studio.studies.cancel, studio.studies.resume):

@@ -31,7 +31,7 @@ ROLES = ("annotator", "adjudicator", "viewer", "researcher")
 # Components whose events change something, by elem_id; everything else on the page reads.
 ACTS = {
     "resume-stage", "label-more", "cancel", "resume", "curve-start", "curve-stop",
-    "rule", "annotator-add", "people", "gold", "gold-make", "practice-asked", "practice-pairs",
+    "rule", "judgments-total", "annotator-add", "people", "gold", "gold-make", "practice-asked", "practice-pairs",
     "flags", "guidelines-save", "form-save",
     "judgment-pair", "waiting-pair", "prompt-add", "prompts-table", "webhook-add", "webhooks",
     "deliveries", "run-describe",
