@@ -239,7 +239,7 @@ def test_what_cannot_start_says_why_in_a_sentence(db: Database, loop: Loop, tmp_
     with pytest.raises(ValueError, match="β = -1 is not between 0"):
         checked_plan("sweep", {"kl_weight": [-1.0]})
     with pytest.raises(ValueError, match="choose methods to compare"):
-        checked_plan("compare", {"methods": ["grpo"]})
+        checked_plan("compare", {"methods": ["kto"]})
     with pytest.raises(ValueError, match="must be a plain folder name"):
         loop.studies.start("sweep", "../../evil", SWEEP)
     with pytest.raises(InvalidSettings):
