@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import uuid
 
 import pytest
@@ -243,7 +244,8 @@ def test_a_label_that_is_sent_again_after_a_reload_counts_once(browser, world, s
         page.goto("about:blank")
         page.unroute("**/label/api/judgments")
         page.goto(f"{server.url}/label/")
-        status(page, "saved")  # the page says so only after the server's answer
+        # Only after the server's answer: "saved", and a moment later "ready".
+        expect(page.locator(".status")).to_have_attribute("data-status", re.compile("saved|ready"))
         page.wait_for_load_state("networkidle")
         expect(page.locator("[data-count=done]")).to_have_text("2")
         press(page, "1")  # the page's own acts count at once
@@ -263,7 +265,8 @@ def test_an_undo_that_is_sent_again_after_a_reload_counts_once(browser, world, s
         page.goto("about:blank")
         page.unroute("**/label/api/undo")
         page.goto(f"{server.url}/label/")
-        status(page, "saved")  # the page says so only after the server's answer
+        # Only after the server's answer: "saved", and a moment later "ready".
+        expect(page.locator(".status")).to_have_attribute("data-status", re.compile("saved|ready"))
         page.wait_for_load_state("networkidle")
         expect(page.locator("[data-count=done]")).to_have_text("1")
         page.keyboard.press("z")  # the act before it
