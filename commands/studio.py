@@ -31,7 +31,6 @@ from pipeline.ppo.settings import assignments
 from pipeline.serving.client import Generation
 from pipeline.simulation.clients import AdminClient, what_stopped
 from storage.browsing import studies as browsing
-from storage.browsing.runs import LastValues
 from storage.commands import Commands
 from storage.engine.database import Database
 from storage.engine.workspace import SERVER, read_server
@@ -86,7 +85,6 @@ class Studio:
             running=lambda: generation.running_stage(self.db),
         )
         self.commands = Commands(self.db)
-        self._last_values = LastValues(self.db)
         self.commands.too_long = lambda: ContextCheck.of(config)
         # Only the operator has the token for these commands, and the operator may edit config.toml.
         self.commands.register("train", self._train)
@@ -139,12 +137,12 @@ class Studio:
     def _studies(self) -> list[dict[str, Any]]:
         """The studies with their runs, the newest first."""
         self.loop.refresh()
-        return [to_json(each) for each in browsing.summaries(self.db, self._last_values)]
+        return [to_json(each) for each in browsing.summaries(self.db)]
 
     def _study(self, id: str) -> dict[str, Any]:
         """A study with its report."""
         self.loop.refresh()
-        found = to_json(browsing.details(self.db, self._last_values, id))
+        found = to_json(browsing.details(self.db, id))
         plot = browsing.report_file(self.db, id, "svg")
         return found | {"plot": str(plot) if plot.exists() else None}
 

@@ -19,6 +19,7 @@ from labeler.annotate.routes import explain_errors, label_routes
 from labeler.annotate.worker import worker_routes
 from labeler.documents import Documents, Edit
 from labeler.downloads import download_routes
+from labeler.open_pages import keep_little
 from labeler.ports import Generation, Loop
 from labeler.queries import WithoutTakenQueries
 from labeler.research import pages as research
@@ -51,9 +52,6 @@ from storage.importing.long_rows import TooLong
 
 THREADS = 64
 """Requests handled in parallel; each waits for the database or for a group commit."""
-OPEN_PAGES = 100
-"""Pages whose state Gradio keeps, a megabyte each; it forgets those that have not asked for longest.
-Its default of 10,000 is never reached before the memory is."""
 
 Admin = Callable[[str, dict[str, Any]], Any]
 
@@ -172,7 +170,6 @@ def _mount(
         primary_hue="indigo",
         neutral_hue="slate",
     )
-    blocks.state_session_capacity = OPEN_PAGES
     gr.mount_gradio_app(
         app,
         blocks,
@@ -193,6 +190,7 @@ def _mount(
             "middleware": [Middleware(WithoutTakenQueries), Middleware(Documents, edits=edits)],
         },
     )
+    keep_little(app, blocks)
     # Except on Windows, Gradio's two watchers wake up 1,000 and 100 times a second, which costs 10%
     # of a core per mount. These are its values for Windows.
     blocks._queue.sleep_when_free = 0.05

@@ -18,7 +18,7 @@ from storage import lineage, worker_files
 from storage.arguments import check_arguments
 from storage.audit_records import Actor, acting
 from storage.browsing.commands import data_commands
-from storage.browsing.runs import KL, REWARD, Comparison, LastValues, compare
+from storage.browsing.runs import KL, REWARD, Comparison, compare
 from storage.engine import backup
 from storage.engine.database import Database
 from storage.exporting import exports, model_push
@@ -66,7 +66,6 @@ class Commands:
 
     def __init__(self, db: Database) -> None:
         self._db = db
-        self._last_values = LastValues(db)
         self._table: dict[str, Callable[..., Any]] = {
             "lineage": self._lineage,
             "lineage.graph": self._lineage_graph,
@@ -193,7 +192,7 @@ class Commands:
         """
         listed = runs.listing(self._db)
         changed = run_settings.changed_in_all(listed)
-        last = self._last_values.of(listed)
+        last = runs.last_values(self._db, (REWARD, KL))
         labels = run_labels.by_run(self._db)
         rows = []
         for run in listed:
@@ -206,7 +205,8 @@ class Commands:
                 and (method is None or (run.stage == "policy" and method == runs.kind(run)))
                 and run_labels.matches(run, label, search, changed=described)
             ):
-                figures = {"reward": last[run.id].get(REWARD), "KL": last[run.id].get(KL)}
+                own = last.get(run.id, {})
+                figures = {"reward": own.get(REWARD), "KL": own.get(KL)}
                 line = _run_line(self._db, run) | figures | {"changed": settings}
                 rows.append({"id": run.id, "name": label.name} | line)
         return rows

@@ -60,6 +60,10 @@ _METRICS = """
     FROM range(1, $updates + 1) AS s(step), (SELECT unnest($names) AS name)
     ORDER BY step, name
 """
+_LAST = """
+    INSERT INTO last_metrics BY NAME
+    SELECT run, name, step, seq, value FROM metrics WHERE run = $run AND step = $updates
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -209,6 +213,7 @@ class World:
 
         def write(tx: Any) -> None:
             tx.execute(_METRICS, run=run.id, updates=updates, names=list(NAMES))
+            tx.execute(_LAST, run=run.id, updates=updates)
 
         runs.ingest(self.db, done, [], notes)
         self.db.write(write)

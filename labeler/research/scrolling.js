@@ -5,8 +5,10 @@
   const CONTROLS = "a[href], button, input, select, textarea, summary, [tabindex]";
   const scrolls = (box) => box.scrollHeight > box.clientHeight + 1 || box.scrollWidth > box.clientWidth + 1;
 
+  const sizes = new ResizeObserver(later); // a box of a page that opens has no size before
   function update() {
     for (const box of document.querySelectorAll(BOXES)) {
+      sizes.observe(box);
       const wanted = scrolls(box) && !box.querySelector(CONTROLS);
       if (wanted !== box.hasAttribute("tabindex")) box.toggleAttribute("tabindex", wanted);
       if (wanted) box.tabIndex = 0;
@@ -35,5 +37,4 @@
   }).observe(document.documentElement, {
     subtree: true, childList: true, attributeFilter: ["aria-current", "aria-selected", "open"],
   });
-  addEventListener("resize", later);
 })();

@@ -5,14 +5,13 @@ A run's own page reads its metrics with `storage.tables.runs.metrics`.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
 from storage.engine.database import Database
-from storage.records import Run, RunLabel, RunStatus, Stage, StudyRun
+from storage.records import RunLabel, RunStatus, Stage
 from storage.tables import iterations, run_labels, run_settings, runs, studies
 
 MOST_COMPARED = 10
@@ -24,23 +23,8 @@ KL = "kl/reference"
 SECONDS = ("speed/rollout_seconds", "speed/score_seconds", "speed/update_seconds")
 """The metrics that add up to the wall-clock seconds of an update."""
 
-_LAST = """
-    SELECT run, name, arg_max(value, (step, seq)) AS value FROM metrics
-    WHERE {whose} AND name IN (SELECT unnest($names)) AND seq > $after GROUP BY run, name
-"""
-_NEWEST = _LAST.format(whose="run IN (SELECT unnest($runs))")
-_OF_RUN = _LAST.format(whose="run = $run")
-_REPORTED = """
-    SELECT DISTINCT run, name FROM metrics
-    WHERE run IN (SELECT unnest($runs)) AND name IN (SELECT unnest($names))
-"""
-_TAIL = 50
-"""Events of a run in which its last values are looked for first."""
 _FLAGS = """
     SELECT run, count(DISTINCT name) AS n FROM run_notes WHERE kind = 'flag' GROUP BY run
-"""
-_NAMES = """
-    SELECT DISTINCT name FROM metrics WHERE run IN (SELECT unnest($runs)) ORDER BY name
 """
 _CURVES = """
     WITH chosen AS (
@@ -129,54 +113,10 @@ class Comparison:
     runs: list[RunCurves]
 
 
-class LastValues:
-    """The last reward and KL of each run.  Those of a run are read again after new events only:
-    one query over all metrics of a workspace is slow.  Thread-safe."""
-
-    def __init__(self, db: Database) -> None:
-        self._db = db
-        self._lock = threading.Lock()
-        self._known: dict[str, tuple[tuple[int, int], dict[str, float]]] = {}
-
-    def of(self, listed: Sequence[Run | StudyRun]) -> dict[str, dict[str, float]]:
-        """The values by run and metric."""
-        with self._lock:
-            versions = {run.id: (run.attempt, run.ingested_seq) for run in listed}
-            stale = [
-                id for id, version in versions.items()
-                if id not in self._known or self._known[id][0] != version
-            ]  # fmt: skip
-            if stale:
-                with self._db.snapshot():
-                    found = self._read({id: versions[id][1] for id in stale})
-                self._known |= {id: (versions[id], values) for id, values in found.items()}
-            return {id: self._known[id][1] for id in versions}
-
-    def _read(self, newest: Mapping[str, int]) -> dict[str, dict[str, float]]:
-        """The values of these runs, given the number of each one's newest event.
-
-        DuckDB keeps the values that it reads in memory.  Those of the newest events are a few blocks
-        of each run; only a metric that is not among them is read from the beginning.
-        """
-        found: dict[str, dict[str, float]] = {id: {} for id in newest}
-
-        def add(sql: str, **parameters: Any) -> None:
-            for row in self._db.read(sql, names=[REWARD, KL], **parameters):
-                found[row["run"]][row["name"]] = row["value"]
-
-        for seq in {*newest.values()} - {0}:
-            add(_NEWEST, runs=[id for id in newest if newest[id] == seq], after=seq - _TAIL)
-        missing = [id for id, values in found.items() if len(values) < 2]
-        reported = self._db.read(_REPORTED, runs=missing, names=[REWARD, KL]) if missing else []
-        for run in {row["run"] for row in reported if row["name"] not in found[row["run"]]}:
-            add(_OF_RUN, run=run, after=-1)
-        return found
-
-
-def summaries(db: Database, last: LastValues) -> list[RunSummary]:
+def summaries(db: Database) -> list[RunSummary]:
     """All runs, the newest first."""
     listed = runs.listing(db)
-    values = last.of(listed)
+    values = runs.last_values(db, (REWARD, KL))
     made = {each.number: each.policy_produced for each in iterations.listing(db)}
     raised = {row["run"]: row["n"] for row in db.read(_FLAGS)}
     changed = run_settings.changed_in_all(listed)
@@ -196,8 +136,8 @@ def summaries(db: Database, last: LastValues) -> list[RunSummary]:
             seconds=runs.working_seconds(db, run),
             policy=made.get(run.iteration) if run.stage == "policy" else None,
             changed={each.name: each.now for each in changed[run.id]},
-            reward=values[run.id].get(REWARD),
-            kl=values[run.id].get(KL),
+            reward=values.get(run.id, {}).get(REWARD),
+            kl=values.get(run.id, {}).get(KL),
             flags=raised.get(run.id, 0),
         )
         for run in reversed(listed)
@@ -228,7 +168,7 @@ def compare(
         curve.values.append(row["value"])
     seconds = _seconds(db, ids)
     return Comparison(
-        metrics=[row["name"] for row in db.read(_NAMES, runs=list(ids))],
+        metrics=runs.metric_names(db, ids),
         runs=[
             RunCurves(run=id, curves=curves[id], seconds=seconds[id], flags=_flags(db, id))
             for id in ids

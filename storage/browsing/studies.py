@@ -10,12 +10,12 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from storage.browsing.runs import KL, REWARD, LastValues
+from storage.browsing.runs import KL, REWARD
 from storage.engine import lookup
 from storage.engine.database import Database
 from storage.errors import NotFound
 from storage.records import STUDY_FOLDERS, Run, RunStatus, Study, StudyKind, StudyRun
-from storage.tables import annotators, run_settings, studies
+from storage.tables import annotators, run_settings, runs, studies
 
 _FLAGS = """
     SELECT run, count(DISTINCT name) AS n FROM run_notes
@@ -86,10 +86,10 @@ class StudyDetails(StudySummary):
     report: Mapping[str, Any] | None
 
 
-def summaries(db: Database, last: LastValues) -> list[StudySummary]:
+def summaries(db: Database) -> list[StudySummary]:
     """All studies, the newest first."""
     listed = studies.runs_of(db)
-    values = last.of(listed)
+    values = runs.last_values(db, (REWARD, KL))
     flags = {row["run"]: row["n"] for row in db.read(_FLAGS)}
     all_studies, found = studies.listing(db), []
     repeated = lookup.by_keys(db, Run, [study.repeats for study in all_studies])
@@ -97,7 +97,7 @@ def summaries(db: Database, last: LastValues) -> list[StudySummary]:
     for study in all_studies:
         base = repeated[study.repeats].config if study.repeats in repeated else {}
         made = [
-            _run(run, base, values[run.id], flags.get(run.id, 0))
+            _run(run, base, values.get(run.id, {}), flags.get(run.id, 0))
             for run in listed
             if run.study == study.id
         ]
@@ -105,10 +105,10 @@ def summaries(db: Database, last: LastValues) -> list[StudySummary]:
     return found
 
 
-def details(db: Database, last: LastValues, id: str) -> StudyDetails:
+def details(db: Database, id: str) -> StudyDetails:
     """One study, or NotFound."""
     studies.get(db, id)
-    (found,) = [each for each in summaries(db, last) if each.id == id]
+    (found,) = [each for each in summaries(db) if each.id == id]
     report = None
     with suppress(FileNotFoundError):
         report = json.loads(report_file(db, id, "json").read_text(encoding="utf-8"))

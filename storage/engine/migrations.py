@@ -337,6 +337,21 @@ def m023_studies(connection: Connection) -> None:
     connection.execute(_STUDIES)
 
 
+_LAST_METRICS = """
+CREATE TABLE last_metrics (
+    run VARCHAR NOT NULL, name VARCHAR NOT NULL, step BIGINT NOT NULL, seq BIGINT NOT NULL,
+    value DOUBLE);
+INSERT INTO last_metrics
+    SELECT run, name, max(step), arg_max(seq, (step, seq)), arg_max(value, (step, seq))
+    FROM metrics GROUP BY run, name;
+"""
+
+
+def m024_last_metrics(connection: Connection) -> None:
+    """The last value of each metric of each run."""
+    connection.execute(_LAST_METRICS)
+
+
 _ORDER = """
     SELECT id, row_number() OVER (ORDER BY created_at, id) AS seq FROM (
         SELECT id, created_at FROM judgments UNION ALL
@@ -368,6 +383,7 @@ MIGRATIONS: tuple[Migration, ...] = (
     m021_attempts,
     m022_run_labels,
     m023_studies,
+    m024_last_metrics,
 )
 
 # `journal_bytes`: the length of the journal that is applied, written in each group's transaction.

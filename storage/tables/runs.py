@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from storage.engine import lookup
@@ -25,6 +26,19 @@ _DROP_METRICS = """
 """
 _DROP_NOTES = """
     DELETE FROM run_notes WHERE run = $run AND seq BETWEEN $first AND coalesce($last, seq)
+"""
+_LAST_OF = """
+    SELECT name, max(step) AS step, arg_max(seq, (step, seq)) AS seq,
+           arg_max(value, (step, seq)) AS value
+    FROM metrics WHERE run = $run GROUP BY name
+"""
+_LAST_STORED = "SELECT name, step, seq, value FROM last_metrics WHERE run = $run"
+_DROP_LAST = "DELETE FROM last_metrics WHERE run = $run"
+_LAST_VALUES = """
+    SELECT run, name, value FROM last_metrics WHERE name IN (SELECT unnest($names))
+"""
+_METRIC_NAMES = """
+    SELECT DISTINCT name FROM last_metrics WHERE run IN (SELECT unnest($runs)) ORDER BY name
 """
 _PROGRESS = """
     UPDATE runs SET progress = $progress, message = $message, ingested_seq = $seq
@@ -234,6 +248,32 @@ def replace_events(
             tx.execute(_DROP_NOTES, run=run, first=first, last=last)
     tx.insert("metrics", [to_entry(metric) for metric in metrics])
     tx.insert("run_notes", [to_entry(note) for note in notes])
+    _renew_last(tx, run, metrics, reread=replace_from is not None)
+
+
+def _renew_last(tx: Transaction, run: str, new: Sequence[Metric], *, reread: bool) -> None:
+    """Store the last values of the run's metrics: the newest of those stored and `new`.
+
+    `reread` finds them among all metrics of the run, for stored ones that no longer exist.
+    """
+    known = tx.rows(_LAST_OF if reread else _LAST_STORED, run=run)
+    entries = [each | {"run": run} for each in known] + [to_entry(each) for each in new]
+    last = {each["name"]: each for each in sorted(entries, key=itemgetter("step", "seq"))}
+    tx.execute(_DROP_LAST, run=run)
+    tx.insert("last_metrics", [*last.values()])
+
+
+def last_values(db: Database, names: Sequence[str]) -> dict[str, dict[str, float]]:
+    """The last values of these metrics by run and name; runs that report none are left out."""
+    found: dict[str, dict[str, float]] = {}
+    for row in db.read(_LAST_VALUES, names=list(names)):
+        found.setdefault(row["run"], {})[row["name"]] = row["value"]
+    return found
+
+
+def metric_names(db: Database, ids: Sequence[str]) -> list[str]:
+    """All metrics that any of these runs reports."""
+    return [row["name"] for row in db.read(_METRIC_NAMES, runs=list(ids))]
 
 
 def metrics(db: Database, run: str, points: int = 400) -> pandas.DataFrame:

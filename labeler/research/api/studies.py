@@ -11,7 +11,6 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from labeler.ports import Loop
 from labeler.research.api.bodies import PREFIX, person
-from storage.browsing.runs import LastValues
 from storage.browsing.studies import StudyDetails, StudySummary, details, plot, summaries
 from storage.engine.database import Database
 from storage.records import StudyKind
@@ -55,11 +54,10 @@ class Studies:
 def study_routes(db: Database, loop: Loop) -> APIRouter:
     """The routes under ``/research/api/studies``."""
     routes = APIRouter(prefix=f"{PREFIX}/studies")
-    last = LastValues(db)
 
     @routes.get("")
     def listed() -> Studies:
-        return Studies(offer=loop.studies.offer(), studies=summaries(db, last))
+        return Studies(offer=loop.studies.offer(), studies=summaries(db))
 
     @routes.post("")
     def start(body: StudyBody, request: Request) -> StudyDetails:
@@ -68,11 +66,11 @@ def study_routes(db: Database, loop: Loop) -> APIRouter:
         made = loop.studies.start(
             kind, body.name.strip(), body.plan, body.settings, created_by=person(request).id
         )
-        return details(db, last, made.id)
+        return details(db, made.id)
 
     @routes.get("/{id}")
     def show(id: str) -> StudyDetails:
-        return details(db, last, id)
+        return details(db, id)
 
     @routes.get("/{id}/plot", response_class=FileResponse)
     def drawn(id: str) -> FileResponse:
@@ -83,11 +81,11 @@ def study_routes(db: Database, loop: Loop) -> APIRouter:
     @routes.post("/{id}/cancel")
     def cancel(id: str) -> StudyDetails:
         """Stop the study after the current step of its worker."""
-        return details(db, last, loop.studies.cancel(id).id)
+        return details(db, loop.studies.cancel(id).id)
 
     @routes.post("/{id}/continue")
     def go_on(id: str) -> StudyDetails:
         """Continue a study that failed or was cancelled; finished runs are not repeated."""
-        return details(db, last, loop.studies.resume(id).id)
+        return details(db, loop.studies.resume(id).id)
 
     return routes

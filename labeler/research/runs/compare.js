@@ -39,6 +39,7 @@ const FILTERS = { find: search, stage, method, status }, INITIAL = { find: "", s
 const [xAxis, slider, log, adder, reset, box, flagged] =
   [".ks-x", "input[type=range]", ".ks-overlay input[type=checkbox]", ".ks-add", ".ks-overlay button", ".ks-charts", ".ks-flagged"].map(find);
 
+let answered = false; // whether `rows` are what the server has
 let rows = []; // of /research/api/runs, and the runs of studies
 let studies = []; // of /research/api/studies
 let chosen = new Map(); // run → its color, 0 to 9
@@ -450,7 +451,9 @@ function showCharts() {
   for (const { plot } of plots) plot.destroy();
   plots = [];
   box.replaceChildren();
-  if (!chosen.size) {
+  if (!rows.length) {
+    if (answered) box.append(Object.assign(make("div", "ks-empty"), { innerHTML: "<b>No runs yet</b><p>Training starts the first run. Its curves appear here.</p>" }));
+  } else if (!chosen.size) {
     box.append(Object.assign(make("div", "ks-empty"), { innerHTML: "<b>No runs chosen</b><p>Check runs in the table to compare their curves.</p>" }));
   } else if (compared.runs.length && !compared.metrics.length) {
     box.append(Object.assign(make("div", "ks-empty"), { innerHTML: "<b>No metrics</b><p>The chosen runs report no metrics.</p>" }));
@@ -511,7 +514,8 @@ async function refresh() {
     return;
   }
   found = [...found, ...groups.flatMap(runsOf)];
-  if (JSON.stringify([found, groups]) === JSON.stringify([rows, studies])) return;
+  if (answered && JSON.stringify([found, groups]) === JSON.stringify([rows, studies])) return;
+  answered = true;
   studies = groups;
   const first = !rows.length, before = rows;
   rows = found;

@@ -13,14 +13,13 @@ from fastapi import APIRouter, Query
 from labeler.ports import Loop
 from labeler.research import reading
 from labeler.research.tab import Cached
-from storage.browsing.runs import KL, REWARD, Comparison, LastValues, compare, summaries
+from storage.browsing.runs import KL, REWARD, Comparison, compare, summaries
 from storage.engine.database import Database
 
 
 def run_routes(db: Database, loop: Loop) -> APIRouter:
     """``/research/api/runs`` and ``/research/api/runs/curves``."""
     routes = APIRouter(prefix="/research/api")
-    last = LastValues(db)
     gate = Cached(loop.gate, at_most_every=10)
 
     @routes.get("/runs")
@@ -30,7 +29,7 @@ def run_routes(db: Database, loop: Loop) -> APIRouter:
         report = gate.get(reading.judging_version(db), occasion=reading.gate_occasion(db))
         standings = {each.policy: each for each in report.policies}
         rows = []
-        for run in summaries(db, last):
+        for run in summaries(db):
             standing = standings.get(run.policy or "")
             rate = standing.win_rate if standing else None
             rows.append(

@@ -194,6 +194,7 @@ def test_a_reload_continues_the_conversation(page, script):
     page.reload()
     expect(page.locator(".live textarea")).to_have_value("And th")
     expect(page.locator(".live-head .turns")).to_have_text("Turn 2 of 3")
+    expect(page.locator(".live textarea")).to_be_focused()  # before, Escape leaves no field
     page.keyboard.press("Escape")
     page.keyboard.press("l")
     wait_for_pair(page)

@@ -347,3 +347,43 @@ def test_fields_beside_each_other_stand_on_one_line(browser, world, width):
         box = page.locator("#gold-count input").bounding_box()
         assert box
         assert box["width"] < 200
+
+
+QUIET = """
+window.MutationObserver = class extends MutationObserver {
+  constructor(heard) { super((...changes) => window.quiet || heard(...changes)); }
+};
+"""
+"""A page that hears of no change of its elements while `quiet` is true."""
+
+
+def test_a_box_that_only_now_has_a_size_can_be_scrolled_with_the_keyboard(browser, world):
+    with new_page(browser, cookie=world.cookie()) as page:
+        page.add_init_script(QUIET)
+        page.goto(f"{world.server.url}/research/?tab=runs")
+        expect(page.locator("#run-card")).to_contain_text("run-4-policy")
+        page.evaluate("""() => {
+          const style = new CSSStyleSheet();
+          style.replaceSync("#late { display: none; } #late.shown { display: block; height: 20px; }");
+          document.adoptedStyleSheets.push(style);
+          const box = Object.assign(document.createElement("pre"), { id: "late", className: "ks-pre" });
+          box.textContent = "line\\n".repeat(40);
+          document.getElementById("run-card").after(box);
+        }""")
+        page.wait_for_timeout(300)  # what the new element causes has happened
+        page.evaluate("window.quiet = true")
+        box = page.locator("#late")
+        assert box.get_attribute("tabindex") is None
+        box.evaluate("each => each.classList.add('shown')")
+        expect(box).to_have_attribute("tabindex", "0", timeout=5000)
+
+
+def test_a_workspace_without_runs_says_so_until_there_is_one(browser, world):
+    with new_page(browser, cookie=world.cookie()) as page:
+        page.route("**/research/api/runs", lambda route: route.fulfill(json={"runs": []}))
+        page.goto(f"{world.server.url}/research/?tab=runs&section=compare")
+        expect(page.locator("#compare .ks-empty")).to_contain_text("No runs yet")
+        expect(page.locator("#compare .ks-runs [role=status]")).to_have_text("No runs yet.")
+        page.unroute("**/research/api/runs")
+        expect(page.locator("#compare figure").first).to_be_visible()
+        expect(page.locator("#compare .ks-empty")).to_have_count(0)

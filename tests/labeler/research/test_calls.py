@@ -11,6 +11,7 @@ import httpx
 import pytest
 
 from labeler import serving as serving_module
+from labeler.open_pages import OPEN_PAGES
 from labeler.research.team.guidelines import tab as guidelines_tab
 from storage.tables import annotators, guidelines
 from tests.helpers.desk_world import add_person, make_app, serving, session_cookie, workspace
@@ -28,12 +29,12 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         with serving(make_app(db)) as server:
             headers = {**session_cookie(server.app, db, who), "origin": server.url}
             with httpx.Client(base_url=server.url, headers=headers, timeout=20) as client:
-                yield db, Page(client)
+                yield db, Page(client), server.app
 
 
 @pytest.mark.parametrize("name", [None, "", "  "])
 def test_nobody_without_a_name_is_added(world, name):
-    db, page = world
+    db, page, _ = world
     before = len(annotators.listing(db))
     done = page.call(page.of("annotator-add", "click"), [name, "annotator"])
     assert "An annotator needs a name" in json.dumps(done["output"]["data"])
@@ -41,7 +42,7 @@ def test_nobody_without_a_name_is_added(world, name):
 
 
 def test_nobody_without_a_role_is_added(world):
-    _, page = world
+    _, page, _ = world
     done = page.call(page.of("annotator-add", "click"), ["Ann", None])
     assert "Choose a role" in json.dumps(done["output"]["data"])
 
@@ -59,14 +60,14 @@ def test_nobody_without_a_role_is_added(world):
 )
 @pytest.mark.parametrize("table", ["people", "flags"])
 def test_a_button_that_no_table_has_is_refused_in_a_sentence(world, table, event, sentence):
-    _, page = world
+    _, page, _ = world
     done = page.call(page.of(table, "act"), [], event)
     assert done["success"]
     assert sentence in json.dumps(done["output"]["data"])
 
 
 def test_guidelines_that_are_no_text_are_neither_shown_nor_saved(world):
-    db, page = world
+    db, page, _ = world
     guidelines.save(db, "Be kind.")
     previewed = page.call(page.of("guidelines", "change"), [None])
     assert "No guidelines yet" in json.dumps(previewed["output"]["data"])
@@ -83,7 +84,7 @@ def fresh_log(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("fresh_log")
 def test_values_that_no_control_sends_take_a_line_of_the_log(world, caplog, capfd):
-    _, page = world
+    _, page, _ = world
     function = page.of("annotator-add", "click")
     with caplog.at_level(logging.WARNING):
         answers = [page.call(function, ["Ann", role]) for role in ("x\x1b[31m", 5, {}, []) * 5]
@@ -99,7 +100,7 @@ def test_values_that_no_control_sends_take_a_line_of_the_log(world, caplog, capf
 
 @pytest.mark.usefixtures("fresh_log")
 def test_a_defect_takes_one_traceback_of_the_log(world, caplog, capfd, monkeypatch):
-    _, page = world
+    _, page, _ = world
 
     def broken(*_: object, **__: object) -> str:
         raise RuntimeError("a defect of the test")
@@ -112,3 +113,13 @@ def test_a_defect_takes_one_traceback_of_the_log(world, caplog, capfd, monkeypat
     assert caplog.text.count("Traceback (most recent call last)") == 1
     assert "in broken" in caplog.text
     assert "Traceback" not in capfd.readouterr().err
+
+
+def test_an_open_page_keeps_no_copy_of_its_components(world):
+    _, page, app = world
+    page.call(page.of("annotator-add", "click"), ["Noor", "annotator"])
+    mounted = next(each.app for each in app.routes if getattr(each, "path", "") == "/research")
+    opened = mounted.state_holder[f"session{page.calls}"]
+    assert opened.blocks_config.blocks
+    assert opened.config_values == {}
+    assert mounted.state_holder.capacity == OPEN_PAGES

@@ -21,7 +21,7 @@ from pipeline.runs.rundir import RunDirectory
 from pipeline.runs.study_folder import StudyFolder, conducting, planned
 from pipeline.studies.sweep import curve_of, summary
 from storage.browsing import studies as browsing
-from storage.browsing.runs import LastValues, compare, summaries
+from storage.browsing.runs import compare, summaries
 from storage.engine.database import Database
 from storage.errors import Conflict
 from storage.records import Run
@@ -58,7 +58,7 @@ def the_loops(db: Database) -> dict[str, object]:
         "newest": [runs.newest(db, n, "policy") for n in (2, 3)],
         "iterations": iterations.listing(db),
         "status": replace(status(db), trouble=None),
-        "summaries": summaries(db, LastValues(db)),
+        "summaries": summaries(db),
         "repeated": newest_ppo_run(db.workspace).path,
         "events": events.listing(db),
         "snapshots": db.read("SELECT * FROM snapshots"),
@@ -86,7 +86,7 @@ def test_a_sweep_is_followed_to_its_end_and_changes_nothing_of_the_loop(db: Data
     assert (done.status, done.reason, done.progress) == ("succeeded", None, 1.0)
     assert loop.can_train() != "The study first is running. Wait until it ends, or cancel it."
 
-    found = browsing.details(db, LastValues(db), made.id)
+    found = browsing.details(db, made.id)
     assert [(run.title, run.status) for run in found.runs] == [
         ("β = 0", "succeeded"), ("β = 0.5", "succeeded"),
     ]  # fmt: skip
@@ -211,7 +211,7 @@ def test_a_comparison_has_a_run_for_each_method(db: Database, loop: Loop):
     until(db, loop, lambda each: each.message.startswith("PPO (2 of 3): "), id=made.id)
     done = until(db, loop, lambda each: each.status != "running", id=made.id)
     assert (done.status, done.progress) == ("succeeded", 1.0)
-    found = browsing.details(db, LastValues(db), made.id)
+    found = browsing.details(db, made.id)
     assert [(run.title, run.method, run.status) for run in found.runs] == [
         ("SFT", "SFT", "succeeded"), ("PPO", "PPO", "succeeded"),
         ("best-of-N", "best-of-N", "succeeded"),

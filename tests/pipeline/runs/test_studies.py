@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
+import subprocess
 import threading
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 from unittest.mock import MagicMock
 
 import pytest
@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 from commands import studio
 from commands.main import app
 from commands.studies import format_studies
+from pipeline.runs import process
 from pipeline.runs.repeat import exclusive, folder_of, run_to_end
 from pipeline.runs.rundir import Job, Report, RunDirectory
 from pipeline.simulation.clients import follow
@@ -115,26 +116,22 @@ def test_a_study_waits_for_the_worker_that_its_killed_process_left_behind(tmp_pa
     assert told == ["update 1 of 2", "done before"]
 
 
-def test_a_worker_that_the_operating_system_kills_names_memory(tmp_path: Path):
-    path = tmp_path / "run"
+def test_a_worker_that_the_operating_system_kills_names_memory(tmp_path: Path, monkeypatch):
+    def killed(*_: Any, **__: Any) -> subprocess.Popen[bytes]:
+        """A worker that has just started: a real one could end before its kill."""
+        child = subprocess.Popen(["sleep", "60"])
+        child.kill()
+        return child
 
-    def kill() -> None:
-        while not (path / "pid").exists():
-            time.sleep(0.01)
-        time.sleep(0.1)  # until all of the id is written
-        os.kill(int((path / "pid").read_text()), signal.SIGKILL)
-
-    killer = threading.Thread(target=kill)
-    killer.start()
+    monkeypatch.setattr(process, "start", killed)
     with pytest.raises(RuntimeError, match=r"run failed: the worker was killed .* memory ran out"):
         run_to_end(
-            path,
+            tmp_path / "run",
             make_job("policy", MODELS),
             fill=lambda _: None,
             progress=lambda _: None,
             apart=True,
         )
-    killer.join()
 
 
 def test_what_differs_is_named_and_the_machine_is_not(tmp_path: Path):

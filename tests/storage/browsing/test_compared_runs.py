@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from storage.browsing.runs import MOST_COMPARED, LastValues, compare, summaries
+from storage.browsing.runs import MOST_COMPARED, compare, summaries
 from storage.engine.database import Database
 from storage.errors import NotFound
 from storage.records import Iteration, Metric, Run, RunNote
@@ -48,7 +48,7 @@ def db(tmp_path) -> Iterator[Database]:
 
 
 def test_a_run_is_listed_with_its_last_figures_and_what_changed(db):
-    listed = {run.id: run for run in summaries(db, LastValues(db))}
+    listed = {run.id: run for run in summaries(db)}
     assert [*listed] == ["run-r", "run-b", "run-a"]  # the newest first
     first = listed["run-a"]
     assert (first.reward, first.kl, first.flags, first.policy) == (0.7, 3.0, 1, "p-1")
@@ -57,27 +57,29 @@ def test_a_run_is_listed_with_its_last_figures_and_what_changed(db):
     assert (listed["run-r"].method, listed["run-r"].policy) == ("", None)
 
 
+def last(db: Database) -> dict[str, dict[str, float]]:
+    return runs.last_values(db, ["reward/mean", "kl/reference"])
+
+
 def test_last_figures_follow_new_events_and_a_new_attempt(db):
-    last = LastValues(db)
-    assert last.of(runs.listing(db))["run-a"]["reward/mean"] == 0.7
+    assert last(db) == {"run-a": {"reward/mean": 0.7, "kl/reference": 3.0}}
     run = runs.get(db, "run-a")
-    runs.ingest(db, replace(run, ingested_seq=11), [metric("run-a", 11, 3, "reward/mean", 1.5)], [])
-    assert last.of(runs.listing(db))["run-a"]["reward/mean"] == 1.5
-    again = runs.save(db, replace(runs.get(db, "run-a"), attempt=2, ingested_seq=0))
-    runs.ingest(db, again, [], [], replace_from=0)
-    assert last.of(runs.listing(db))["run-a"] == {}
+    later = [metric("run-a", 11, 3, "reward/mean", 1.5), metric("run-a", 12, 1, "kl/reference", 9)]
+    runs.ingest(db, replace(run, ingested_seq=12), later, [])
+    assert last(db)["run-a"] == {"reward/mean": 1.5, "kl/reference": 3.0}  # of the last step
+    # A checkpoint of step 1: what came after it is dropped, and the figures of step 1 are the last.
+    again = runs.save(db, replace(runs.get(db, "run-a"), attempt=2))
+    runs.ingest(db, replace(again, ingested_seq=4), [], [], replace_from=5)
+    assert last(db)["run-a"] == {"reward/mean": 0.7, "kl/reference": 1.0}
+    runs.ingest(db, replace(again, ingested_seq=0), [], [], replace_from=0)
+    assert last(db) == {}
 
 
-def test_a_figure_that_was_last_reported_long_ago_is_found_beside_newer_ones(db):
-    told = [metric("run-b", 1, 1, "kl/reference", 4.0), metric("run-b", 2, 2, "kl/reference", 5.0)]
-    told += [metric("run-b", n, n, "reward/mean", n / 100) for n in range(1, 301)]
-    runs.ingest(db, replace(runs.get(db, "run-b"), ingested_seq=300), told, [])
-    found = LastValues(db).of(runs.listing(db))
-    assert found["run-b"] == {"reward/mean": 3.0, "kl/reference": 5.0}
-    assert found["run-a"] == {"reward/mean": 0.7, "kl/reference": 3.0}
-    # An attempt that has reported nothing yet shows the figures of the attempt before.
-    runs.save(db, replace(runs.get(db, "run-b"), attempt=2, ingested_seq=0))
-    assert LastValues(db).of(runs.listing(db))["run-b"] == found["run-b"]
+def test_repeated_events_change_no_last_figure(db):
+    again = [metric("run-a", 1, 1, "reward/mean", 0.5), metric("run-a", 4, 1, "kl/reference", 1.0)]
+    runs.ingest(db, replace(runs.get(db, "run-a"), ingested_seq=10), again[:1], [])
+    runs.ingest(db, replace(runs.get(db, "run-a"), ingested_seq=10), again[1:], [])
+    assert last(db) == {"run-a": {"reward/mean": 0.7, "kl/reference": 3.0}}
 
 
 def test_curves_have_one_value_a_step_times_add_up_and_flags_have_their_steps(db):

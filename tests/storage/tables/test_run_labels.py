@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from storage.audit_records import Actor, acting
-from storage.browsing.runs import LastValues, summaries
+from storage.browsing.runs import summaries
 from storage.commands import Commands
 from storage.engine.database import Database
 from storage.errors import NotFound
@@ -34,7 +34,7 @@ def test_a_name_and_a_note_change_apart_and_survive_a_restart(named: Database):
         found = run_labels.of(db, "run-a")
         assert (found.name, found.note, found.researcher) == ("low β", "diverged\nat once", "ben")
         assert run_labels.of(db, "run-b").name == ""
-        listed = {each.id: (each.name, each.note) for each in summaries(db, LastValues(db))}
+        listed = {each.id: (each.name, each.note) for each in summaries(db)}
         assert listed == {
             "run-a": ("low β", "diverged\nat once"), "run-b": ("", ""), "run-c": ("", ""),
         }  # fmt: skip
