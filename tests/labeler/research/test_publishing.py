@@ -67,7 +67,7 @@ def test_a_push_is_followed_cancelled_and_for_researchers(db, hub, monkeypatch):
     assert done["sent"] == done["bytes"] > 5_000
     assert "config.json" in hub.files
 
-    hub.files.clear()
+    hub.forget()
     hub.go_on.clear()
     hub.reached.clear()
     push = client.post(PUSHES, json=BODY).json()

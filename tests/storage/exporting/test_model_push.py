@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
+import huggingface_hub.constants
 import pytest
+import torch
 from huggingface_hub import HfApi
+from transformers import GPT2Config, GPT2LMHeadModel
 
 from storage.commands import Commands
 from storage.control import Control, ImportCancelled
@@ -107,7 +111,7 @@ def test_a_push_is_private_and_one_commit_has_all_files(db: Database, hub: Model
 
 
 def test_a_private_push_does_not_go_to_a_public_repository(db: Database, hub: ModelHub) -> None:
-    hub.public.add("me/policy")
+    hub.make_public("me/policy")
     with pytest.raises(ValueError, match="already a public repository"):
         push_model(db, "policy-1", "me/policy")
     assert hub.files == {}
@@ -178,3 +182,20 @@ def test_the_command_plans_and_pushes(db: Database, hub: ModelHub) -> None:
     assert "config.json" in hub.files
     noted = commands.call("audit.list", {})
     assert [each["subject"] for each in noted if each["action"] == "push"] == ["policy-1"]
+
+
+def test_a_pushed_policy_loads_from_the_hub_with_transformers(
+    db: Database, hub: ModelHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = db.workspace / "models" / "policy-1"
+    shutil.rmtree(folder)
+    config = GPT2Config(vocab_size=7, n_positions=4, n_embd=4, n_layer=1, n_head=1)
+    made = GPT2LMHeadModel(config)
+    made.save_pretrained(folder)
+    push_model(db, "policy-1", "me/policy", private=False)
+    template = f"{hub.url}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
+    monkeypatch.setattr(huggingface_hub.constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
+    loaded = GPT2LMHeadModel.from_pretrained("me/policy", cache_dir=tmp_path / "cache")
+    assert loaded.config.vocab_size == 7
+    for name, value in made.state_dict().items():
+        assert torch.equal(loaded.state_dict()[name], value), name
