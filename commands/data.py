@@ -88,7 +88,7 @@ def import_command(
     source: Annotated[
         Literal["argilla", "label-studio", "arena", "helpsteer3"] | None,
         typer.Option(
-            "--from", help="The tool or dataset that the judgments or gold pairs are from."
+            "--from", help="The tool or dataset that the judgments, pairs or gold pairs are from."
         ),
     ] = None,
     map: Annotated[

@@ -102,6 +102,8 @@ def rows_of(path: Path, max_rows: int | None) -> Iterator[Row | BadRow]:
         return _csv_rows(path)
     if kind == ".json" and _begins_array(path):
         return _json_array_rows(path.read_bytes())
+    if kind == ".json":
+        _require_lines(path)
     return _json_lines(path)
 
 
@@ -111,6 +113,29 @@ def _begins_array(path: Path) -> bool:
             if text := line.removeprefix(codecs.BOM_UTF8).lstrip():
                 return text.startswith(b"[")
     return False
+
+
+def _require_lines(path: Path) -> None:
+    """Refuse one JSON object over several lines, such as the answer of another tool's server."""
+    with path.open("rb") as file:
+        first = next((line for line in file if line.removeprefix(codecs.BOM_UTF8).strip()), b"")
+    if not first or _parsed(first) is not None:
+        return
+    whole = _parsed(path.read_bytes())
+    if isinstance(whole, dict):
+        lists = [name for name, value in whole.items() if isinstance(value, list)]
+        part = f"the list in {lists[0][:60]}" if lists else "them"
+        raise ValueError(
+            f"{path.name} is one JSON object, and rows are a JSON array: save {part} as [ … ]"
+        )
+
+
+def _parsed(content: bytes) -> Any:
+    """The value of a JSON text; None if it is none."""
+    try:
+        return json.loads(content.decode("utf-8-sig"))
+    except (ValueError, RecursionError):
+        return None
 
 
 def _json_lines(path: Path) -> Iterator[Row | BadRow]:

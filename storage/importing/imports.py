@@ -246,14 +246,16 @@ def import_pairs(
     length: LengthCheck = ANY_LENGTH,
     dry_run: bool = False,
     max_rows: int | None = None,
+    origin: Origin | None = None,
 ) -> ImportReport:
     """Import pairs to be judged here: `prompt, response_a, response_b` in each row.
 
     They are in the queue in every phase; new prompts get `role` (default train).  Empty texts,
     texts over `cells.LONG` characters, values other than text and equal responses make a row bad.
-    Raises `BadFile`.
+    `origin` names another tool that wrote the file, of which only the pairs that nobody has judged
+    are read.  Raises `BadFile`.
     """
-    sheet = Sheet(file, length, max_rows=max_rows)
+    sheet = Sheet(file, length, max_rows=max_rows, origin=origin, kind="pairs")
     sheet.expect([_PROMPT, ("response_a",), ("response_b",)], known=PAIR_COLUMNS)
     source = Path(file).name
 

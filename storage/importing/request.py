@@ -57,11 +57,7 @@ class ImportRequest:
         if self.kind not in get_args(ImportKind):
             raise ValueError(f"the kind {self.kind!r} must be one of {', '.join(IMPORTERS)}")
         if self.source is not None:
-            if self.kind not in ("judgments", "gold"):
-                raise ValueError(
-                    f"other tools' files are read with --judgments or --gold, not --{self.kind}"
-                )
-            Origin(self.source, self.names)
+            Origin(self.source, self.names).require_kind(self.kind)
         elif self.names:
             raise ValueError("names of fields are for another tool's file; say which tool wrote it")
         if self.role is not None and self.role not in IMPORTED_ROLES:

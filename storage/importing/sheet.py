@@ -76,13 +76,12 @@ class Sheet:
         """Read the file; with `origin`, as rows of `kind` that another tool wrote."""
         self._path = Path(file)
         self._length = length
-        self._skipped = RowNotes()
+        self._skipped, self._warnings = RowNotes(), RowNotes()
         rows, self.bad = read_rows(self._path, max_rows=max_rows)
         if origin:
-            rows, bad, self._skipped = origin.rows(self._path, rows, kind)
+            rows, bad, self._skipped, self._warnings = origin.rows(self._path, rows, kind)
             self.bad = RowNotes.of(self.bad, bad)
         self._rows = deque(rows)
-        self._warnings = RowNotes()
         self._parsed: list[Any] = []  # the first rows
         self._count = len(self._rows) + self.bad.count
         self._columns: dict[str, int] = {}  # the line on which each column first occurs
@@ -90,7 +89,8 @@ class Sheet:
             for name in row.values:
                 self._columns.setdefault(name, row.line)
         if not self._count:
-            what = f"no {kind}" if origin else "no rows"
+            waiting = " that wait for a judgment" if kind == "pairs" else ""
+            what = f"no {kind}{waiting}" if origin else "no rows"
             note = BadRow(1, f"the file has {what}")
             raise BadFile(self._path, RowNotes.of(RowNotes([note]), self._skipped))
 

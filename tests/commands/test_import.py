@@ -47,7 +47,7 @@ def test_another_tools_file_is_tried_and_imported(workspace: Path, tmp_path: Pat
     [
         (("--judgments", "x.json", "--map", "a=b"), "--map names fields of another tool; say which with --from"),
         (("--judgments", "x.json", "--from", "arena", "--map", "a"), "--map a must be NAME=FIELD"),
-        (("--pairs", "x.json", "--from", "arena"), "are read with --judgments or --gold, not --pairs"),
+        (("--pairs", "x.json", "--from", "arena"), "are read with --judgments, not --pairs"),
         (("--judgments", "hf://datasets/x", "--from", "arena"), "must be hf://datasets/OWNER/NAME"),
     ],
 )  # fmt: skip

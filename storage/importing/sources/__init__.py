@@ -1,1 +1,1 @@
-"""Files of other tools, read as rows of `import --judgments` and `import --gold`."""
+"""Files of other tools, read as rows of `import --judgments`, `--pairs` and `--gold`."""

@@ -1,6 +1,8 @@
-"""Records of Argilla 2: the JSON of `dataset.records.to_json`, nested or flat, and hub datasets.
+"""Records of Argilla 2: `dataset.records.to_json`, `to_list(flatten=True)`, hub datasets, and records
+as its server sends them.
 
-A label or ranking question has the preference.  Only submitted responses are judgments.
+A label or ranking question has the preference.  Only submitted responses are judgments, and a record
+without one is a pair to be judged.
 """
 
 from __future__ import annotations
@@ -32,6 +34,12 @@ _RECORD = (
 )
 
 
+_NO_STATUS = (
+    "the responses have no status, so drafts and discarded ones count as submitted; export with "
+    "dataset.records.to_list(flatten=True), which has it"
+)
+
+
 class _Said(NamedTuple):
     value: Any
     user: str
@@ -60,22 +68,41 @@ def _translate(row: Values, names: Mapping[str, str]) -> Translated:
                 f"{question} is {said.value!r}, which is no choice between {a} and {b}; say what it means "
                 "with --map answer-a=VALUE (or answer-b, answer-tie, answer-both-bad)"
             )
+        if said.status is None:
+            found.warnings.append(_NO_STATUS)
         vote = pair | {"annotator": said.user, "outcome": outcome}
         found.judgments.append(vote | ({"comment": c} if (c := comments.get(said.user)) else {}))
+    if not found.judgments:
+        found.pairs.append(pair)
     if not found.judgments and not found.left_out:
-        found.left_out.append("a record without a response")
+        found.left_out.append(
+            "a record without a response; import the file as pairs too, and it is judged here"
+        )
     return found
 
 
 def _nested(row: Values) -> tuple[Values, dict[str, list[_Said]]]:
+    responses = row.get("responses") or {}
+    if isinstance(responses, list):
+        return row["fields"], _by_question(responses)
     questions = {
         name: [
             _Said(each.get("value"), str(each.get("user_id")), each.get("status"))
             for each in given or ()
         ]
-        for name, given in (row.get("responses") or {}).items()
+        for name, given in responses.items()
     }
     return row["fields"], questions
+
+
+def _by_question(responses: list[Any]) -> dict[str, list[_Said]]:
+    """The answers in the responses of the server: one for each person, with all questions."""
+    questions: dict[str, list[_Said]] = {}
+    for each in responses:
+        for name, answer in (each.get("values") or {}).items():
+            said = _Said(answer.get("value"), str(each.get("user_id")), each.get("status"))
+            questions.setdefault(name, []).append(said)
+    return questions
 
 
 def _flat(row: Values) -> tuple[Values, dict[str, list[_Said]]]:
@@ -158,4 +185,5 @@ ARGILLA = Source(
         "comment": "a text question",
         **ANSWERS,
     },
+    ("judgments", "pairs"),
 )

@@ -155,4 +155,5 @@ LABEL_STUDIO = Source(
         "text": "the key of an item's text (default body)",
         "buckets": "a Ranker's buckets, from best to worst, with commas",
     },
+    ("judgments", "gold"),
 )

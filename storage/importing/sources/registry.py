@@ -34,17 +34,22 @@ class Origin:
             raise ValueError(f"--from is {self.name!r} and must be one of {', '.join(SOURCES)}")
         SOURCES[self.name].require_options(self.names)
 
+    def require_kind(self, kind: str) -> None:
+        """ValueError if files of the tool have nothing for this import."""
+        SOURCES[self.name].require_kind(kind)
+
     def rows(
         self, path: Path, rows: Iterable[Row], kind: Kind
-    ) -> tuple[list[Row], RowNotes, RowNotes]:
-        """The rows of an import of this kind, the bad rows, and what else was left out.
+    ) -> tuple[list[Row], RowNotes, RowNotes, RowNotes]:
+        """The rows of an import of this kind, the bad rows, what else was left out, and warnings.
 
         Raises `BadFile` if no row has the format's columns.
         """
         source, rows = SOURCES[self.name], list(rows)
         self._require_columns(path, rows)
         made: list[Row] = []
-        bad, left_out = RowNotes(), RowNotes()
+        bad, left_out, warnings = RowNotes(), RowNotes(), RowNotes()
+        warned: set[str] = set()
         for row in rows:
             present = {name: v for name, v in row.values.items() if not is_missing(v)}
             try:
@@ -52,11 +57,22 @@ class Origin:
             except ValueError as problem:
                 bad.append(BadRow(row.line, str(problem)))
                 continue
+            except (
+                AttributeError,
+                LookupError,
+                TypeError,
+            ):  # a value of a type that no tool writes
+                bad.append(BadRow(row.line, f"does not have the form of {source.title}"))
+                continue
             made += [Row(row.line, values) for values in getattr(found, kind)]
             if kind == "judgments":
                 for reason in found.left_out:
                     left_out.append(BadRow(row.line, f"left out: {reason}", "left out"))
-        return made, bad, left_out
+                for warning in found.warnings:
+                    if warning not in warned:
+                        warnings.append(BadRow(row.line, warning))
+                    warned.add(warning)
+        return made, bad, left_out, warnings
 
     def _require_columns(self, path: Path, rows: Iterable[Row]) -> None:
         source = SOURCES[self.name]

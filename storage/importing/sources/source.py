@@ -9,20 +9,23 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 Values = Mapping[str, Any]
-Kind = Literal["judgments", "gold"]
+Kind = Literal["judgments", "gold", "pairs"]
 
 
 @dataclass
 class Translated:
     """What one row of another tool's file contains.
 
-    `judgments` and `gold` have the columns of these imports.  A judgment without an annotator is
-    that of an unknown person.  `left_out` says what the row has besides, and why it is not imported.
+    `judgments`, `gold` and `pairs` have the columns of these imports.  A judgment without an
+    annotator is that of an unknown person.  `left_out` says what the row has besides, and why it is
+    not imported; `warnings` are about what is imported.
     """
 
     judgments: list[dict[str, Any]] = field(default_factory=list)
     gold: list[dict[str, Any]] = field(default_factory=list)
+    pairs: list[dict[str, Any]] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -30,13 +33,20 @@ class Source:
     """A format: `translate(values, names)` reads a row, or raises ValueError if it is bad.
 
     `needs` are groups of columns, of which each row has one; `options` are the names that `--map`
-    accepts, with what they stand for.
+    accepts, with what they stand for; `kinds` are the imports that read it.
     """
 
     title: str
     needs: Sequence[Sequence[str]]
     translate: Callable[[Values, Mapping[str, str]], Translated]
     options: Mapping[str, str] = field(default_factory=dict)
+    kinds: Sequence[Kind] = ("judgments",)
+
+    def require_kind(self, kind: str) -> None:
+        """ValueError for a kind of import that the format does not have."""
+        if kind not in self.kinds:
+            known = " or ".join(f"--{each}" for each in self.kinds)
+            raise ValueError(f"{self.title} are read with {known}, not --{kind}")
 
     def require_options(self, names: Mapping[str, str]) -> None:
         """ValueError for a name that the format does not have."""

@@ -349,7 +349,7 @@ def test_a_name_cannot_lead_out_of_the_folder_of_uploads(db, client, name):
         ({"upload": "../.."}, "is not here any more"),
         ({"upload": "."}, "is not here any more"),
         ({"address": "https://example.org/x.jsonl"}, "begins with hf://datasets/"),
-        ({"address": "hf://datasets/a/b", "kind": "pairs", "source": "arena"}, "--judgments or --gold"),
+        ({"address": "hf://datasets/a/b", "kind": "pairs", "source": "arena"}, "with --judgments, not --pairs"),
         ({"address": "hf://datasets/a/b", "source": "arena"}, "say what the file"),
         ({"address": "hf://datasets/a/b", "kind": "pairs", "names": {"a": "b"}}, "say which tool"),
         ({"address": "hf://datasets/a/b", "kind": "sft", "role": "train"}, "without a role"),

@@ -56,6 +56,12 @@ def test_a_file_that_is_none_is_refused_in_a_sentence(db: Database, tmp_path: Pa
         ("rows.csv", b"prompt\n", "has no rows"),
         ("rows.parquet", b"PAR1", "not a parquet file"),
         ("rows.json", b'[{"prompt": "x"}', "line 1: not followed by a comma"),
+        (
+            "rows.json",
+            b'{\n "items": [{"prompt": "x"}],\n "total": 1\n}',
+            "one JSON object.*save the list in items as",
+        ),
+        ("rows.json", b'{\n "prompt": "x"\n}', "one JSON object.*save them as"),
         ("rows.jsonl", b'{"prompt": NaN}', "NaN is not a JSON value"),
         ("rows.jsonl", bytes(range(256)) * 40, "rows.jsonl is a binary file or UTF-16"),
         ("rows.csv", '{"prompt": "x"}'.encode("utf-16"), "save it as UTF-8"),

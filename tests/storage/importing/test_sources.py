@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from storage.engine.database import Database
-from storage.importing.imports import BadFile, import_gold, import_judgments
+from storage.importing.imports import BadFile, import_gold, import_judgments, import_pairs
 from storage.importing.sources.registry import Origin
 from storage.labeling import gold
 from tests.helpers.import_files import everything
@@ -65,6 +65,8 @@ def test_argilla_nested_records(db: Database, file: Any) -> None:
     rows = [nested(choice=answers, why=[{"value": "crisp", "user_id": "u-1"}])]
     report = import_judgments(db, file(rows, "records.json"), origin=Origin("argilla"))
     assert report.added["judgments"] == 3
+    (warning,) = report.warnings  # once, and not for each response
+    assert "no status, so drafts and discarded ones count" in warning.reason
     assert brief(db) == [("u-1", "Apple"), ("u-2", "Pear"), ("u-3", "tie")]
     # response_1 was on the left, and Apple is the first in canonical order.
     assert {row["swapped"] for row in said(db)} == {True}
@@ -93,8 +95,87 @@ def test_argilla_flat_records_of_the_hub_leave_out_drafts_and_discards(
         assert [note.reason for note in report.skipped] == [
             "left out: the draft response of u-2",
             "left out: the discarded response of u-3",
-            "left out: a record without a response",
+            "left out: a record without a response; import the file as pairs too, and it is judged here",
         ]
+        assert not report.warnings
+
+
+def of_the_server(*responses: tuple[str, str | None, str]) -> dict[str, Any]:
+    """A record as `GET /api/v1/datasets/ID/records?include=responses` of Argilla's server sends it."""
+    given = [
+        {
+            "id": f"r-{user}", "user_id": user, "status": status,
+            "values": None if value is None else {"choice": {"value": value}, "why": {"value": "crisp"}},
+        }
+        for user, value, status in responses
+    ]  # fmt: skip
+    return {
+        "id": "5c4",
+        "external_id": "r1",
+        "status": "pending",
+        "fields": FIELDS,
+        "responses": given,
+    }
+
+
+def test_argilla_records_of_the_server_leave_out_drafts_and_discards(
+    db: Database, file: Any
+) -> None:
+    row = of_the_server(
+        ("u-1", "response_2", "submitted"),
+        ("u-2", "response_1", "draft"),
+        ("u-3", None, "discarded"),  # skipped without an answer
+        ("u-4", "response_1", "discarded"),
+    )
+    report = import_judgments(db, file([row], "records.json"), origin=Origin("argilla"))
+    assert brief(db) == [("u-1", "Apple")]
+    assert [note.reason for note in report.skipped] == [
+        "left out: the draft response of u-2",
+        "left out: the discarded response of u-4",
+    ]
+    assert not report.warnings
+
+
+def test_argilla_records_that_nobody_judged_become_pairs_to_judge_here(
+    db: Database, file: Any
+) -> None:
+    draft = of_the_server(("u-1", "response_2", "draft"))
+    draft["fields"] = FIELDS | {"instruction": "Name a green fruit."}
+    judged = nested(choice=[{"value": "response_1", "user_id": "u-1"}])
+    judged["fields"] = FIELDS | {"instruction": "Name a sweet fruit."}
+    path = file([judged, draft, nested()], "records.json")
+    report = import_pairs(db, path, origin=Origin("argilla"))
+    assert report.added["comparisons"] == 2
+    pairs = db.read(
+        "SELECT p.messages::VARCHAR AS asked, f.text AS first, s.text AS second, c.arm "
+        "FROM comparisons AS c JOIN prompts AS p ON p.id = c.prompt "
+        "JOIN completions AS f ON f.id = c.first JOIN completions AS s ON s.id = c.second ORDER BY asked"
+    )
+    assert [json.loads(pair["asked"])[0]["content"] for pair in pairs] == [
+        "Name a fruit.",
+        "Name a green fruit.",
+    ]
+    assert all({pair["first"], pair["second"]} == {"Apple", "Pear"} for pair in pairs)
+    assert {pair["arm"] for pair in pairs} == {"written"}
+    assert import_judgments(db, path, origin=Origin("argilla")).added["judgments"] == 1
+    with pytest.raises(BadFile, match="has no pairs that wait for a judgment"):
+        import_pairs(db, file([judged]), origin=Origin("argilla"))
+
+
+@pytest.mark.parametrize(
+    "responses",
+    [7, "x", ["a"], [{"values": ["a"]}], {"choice": "a"}, {"choice": ["a"]},
+     {"choice": [{"value": [{"value": "a", "rank": "x"}, {"value": "b", "rank": 2}]}]}],
+)  # fmt: skip
+def test_argilla_records_of_another_form_are_bad_rows(
+    db: Database, file: Any, responses: Any
+) -> None:
+    good = nested(choice=[{"value": "response_2", "user_id": "u-1"}])
+    path = file([nested() | {"responses": responses}, good])
+    with pytest.raises(BadFile, match="line 1: does not have the form of Argilla records"):
+        import_judgments(db, path, origin=Origin("argilla"))
+    import_judgments(db, path, origin=Origin("argilla"), skip_bad=True)
+    assert brief(db) == [("u-1", "Apple")]
 
 
 @pytest.mark.parametrize(

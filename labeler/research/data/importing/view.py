@@ -30,7 +30,8 @@ OWN = (
     ("practice", "Practice pairs", "prompt, response_a, response_b, answer, explanation"),
 )  # fmt: skip
 OTHERS = (
-    ("judgments", "argilla", "Argilla: judgments", "dataset.records.to_json() of Argilla 2"),
+    ("judgments", "argilla", "Argilla: judgments", "dataset.records.to_json() or to_list(flatten=True) of Argilla 2"),
+    ("pairs", "argilla", "Argilla: pairs without a judgment, to judge here", "those of the same file; other records are left out"),
     ("judgments", "label-studio", "Label Studio: judgments", "the export JSON, not JSON-MIN"),
     ("gold", "label-studio", "Label Studio: ground truths as gold pairs", "the export JSON, not JSON-MIN"),
     ("judgments", "arena", "Chatbot Arena or MT-Bench: judgments", "conversation_a, conversation_b, winner"),
