@@ -115,7 +115,7 @@ OVERRIDES = {
 }
 """What "Train" was given, by iteration."""
 
-_NOT_IN_THE_JOURNAL = ("leases", "metrics", "run_notes", "meta", "migrations")
+_NOT_IN_THE_JOURNAL = ("leases", "metrics", "last_metrics", "run_notes", "meta", "migrations")
 _PROGRESS = {"progress", "message", "ingested_seq"}
 _TIMEOUT = 240.0
 """Seconds that a stage may take."""

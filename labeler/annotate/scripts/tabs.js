@@ -123,22 +123,19 @@ class Tabs {
     });
   }
 
-  async hear({ question, from, turn, to, has, closed, holder, since }) {
+  async hear({ question, from, turn, to, closed, holder, since }) {
     if (holder && this.has) {
       const first = since < this.since || (since === this.since && holder < this.id);
       if (first) this.lose();
       else this.channel.postMessage({ holder: this.id, since: this.since });
     }
     if (closed) setTimeout(() => this.look(), PATIENCE.reload); // unless it was only reloaded
-    if (to === this.id) {
-      if (this.heard) this.heard();
-      else if (has) this.lose(); // a busy tab answered late: it was there first
-    }
+    if (to === this.id) this.heard?.(); // a late answer names its holder, which is compared above
     // Of two tabs that ask at the same time, one gets the desk.
     const first = question === "who" && this.asking && this.id < from;
     if (!question || !(this.has || first)) return;
     if (question === "leave") await this.lose(turn);
-    this.channel.postMessage({ to: from, has: this.has });
+    this.channel.postMessage({ to: from, ...(this.has && { holder: this.id, since: this.since }) });
   }
 }
 

@@ -167,6 +167,7 @@ def test_without_locks_two_tabs_whose_answers_are_late_do_not_both_keep_the_desk
         has = the_one_with_the_desk(second, third)
         press(has, "1")
         status(has, "saved")
+        has.wait_for_timeout(4000)  # every late answer has arrived
         assert the_one_with_the_desk(second, third) is has
     assert len(judgments_of(world[0], who)) == 1
 

@@ -398,7 +398,7 @@ def test_items_of_an_older_workspace_and_of_a_rebuilt_one_are_found(tmp_path: Pa
             "adjudications",
             "prompt_edits",
             *("events", "webhooks", "deliveries", "linked_identities", "audit_log", "run_labels"),
-            *("studies", "study_runs"),
+            *("studies", "study_runs", "last_metrics"),
         ):
             db.write(lambda tx, later=later: tx.execute(f"DROP TABLE {later}"))
         for acts in ("judgments", "skips", "flags"):
