@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from storage.importing.filetypes import is_missing
 from storage.importing.sources.source import (
     ANSWERS,
+    PERSON,
     Source,
     Translated,
     Values,
@@ -59,8 +60,9 @@ def _translate(row: Values, names: Mapping[str, str]) -> Translated:
     question = _question(questions, a, b, names)
     comments = {said.user: said.value for said in questions.get(names.get("comment", ""), [])}
     for said in questions.get(question, []):
+        who = names.get(f"user-{said.user}", said.user)
         if said.status not in (None, "submitted"):
-            found.left_out.append(f"the {said.status} response of {said.user}")
+            found.left_out.append(f"the {said.status} response of {who}")
             continue
         outcome = _outcome(said.value, a, b, names)
         if outcome is None:
@@ -70,7 +72,7 @@ def _translate(row: Values, names: Mapping[str, str]) -> Translated:
             )
         if said.status is None:
             found.warnings.append(_NO_STATUS)
-        vote = pair | {"annotator": said.user, "outcome": outcome}
+        vote = pair | {"annotator": who, "outcome": outcome}
         found.judgments.append(vote | ({"comment": c} if (c := comments.get(said.user)) else {}))
     if not found.judgments:
         found.pairs.append(pair)
@@ -183,6 +185,7 @@ ARGILLA = Source(
         "b": "the field with the second response",
         "question": "the question with the preference",
         "comment": "a text question",
+        PERSON: "the name of the person with this id",
         **ANSWERS,
     },
     ("judgments", "pairs"),

@@ -12,6 +12,10 @@ Values = Mapping[str, Any]
 Kind = Literal["judgments", "gold", "pairs"]
 
 
+PERSON = "user-ID"
+"""The option that stands for one option for each id of a person, such as `user-5f9e=ana`."""
+
+
 @dataclass
 class Translated:
     """What one row of another tool's file contains.
@@ -50,7 +54,12 @@ class Source:
 
     def require_options(self, names: Mapping[str, str]) -> None:
         """ValueError for a name that the format does not have."""
-        unknown = [name for name in names if name not in self.options]
+        unknown = [
+            name
+            for name in names
+            if name not in self.options
+            and not (PERSON in self.options and name.startswith("user-"))
+        ]
         if unknown:
             known = ", ".join(self.options) or "none"
             raise ValueError(f"{self.title} have no option {unknown[0]}; --map accepts: {known}")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import html
 import re
+import shlex
 import statistics
 from collections import Counter
 from collections.abc import Iterator
@@ -516,6 +518,18 @@ def test_the_download_is_what_export_writes(seeded, tabs, tmp_path):
     assert answer.content == (tmp_path / "raw.jsonl").read_bytes()
     assert "attachment" in answer.headers["content-disposition"]
     assert asyncio.run(get(annotator)).status_code == 403
+
+
+def test_the_export_page_has_the_command_that_pushes_the_same_to_the_hub(seeded, tabs):
+    shown = html.unescape(tabs.exporting._link("raw", "keep", "jsonl", True))
+    found = re.search(r"<code>python launch.py export (.*?)</code>", shown)
+    assert found is not None
+    given = shlex.split(found[1])
+    assert given == [
+        "--workspace", str(seeded.workspace), "--format", "raw", "--ties", "keep", "--names",
+        "--out", "hf://datasets/OWNER/NAME",
+    ]  # fmt: skip
+    assert "--names" not in tabs.exporting._link("raw", "keep", "jsonl", False)
 
 
 def test_an_export_that_would_be_empty_says_why_in_place_of_a_link(tmp_path):

@@ -12,6 +12,8 @@ from storage.engine.database import Database
 from storage.importing.imports import BadFile, import_gold, import_judgments, import_pairs
 from storage.importing.sources.registry import Origin
 from storage.labeling import gold
+from storage.records import Annotator
+from storage.tables import annotators
 from tests.helpers.import_files import everything
 
 SAID = """
@@ -98,6 +100,23 @@ def test_argilla_flat_records_of_the_hub_leave_out_drafts_and_discards(
             "left out: a record without a response; import the file as pairs too, and it is judged here",
         ]
         assert not report.warnings
+
+
+def test_argilla_ids_of_people_get_the_names_that_the_user_gives(db: Database, file: Any) -> None:
+    annotators.add(db, Annotator(id="ana-here", name="ana"))
+    answers = [
+        {"value": "response_2", "user_id": "u-1", "status": "submitted"},
+        {"value": "response_1", "user_id": "u-2", "status": "submitted"},
+        {"value": "response_1", "user_id": "u-3", "status": "draft"},
+    ]
+    names = {"user-u-1": "ana", "user-u-3": "cem"}
+    report = import_judgments(db, file([nested(choice=answers)]), origin=Origin("argilla", names))
+    assert brief(db) == [("ana", "Apple"), ("u-2", "Pear")]
+    assert report.added["annotators"] == 1
+    assert "ana-here" in {row["annotator"] for row in db.read("SELECT annotator FROM judgments")}
+    assert [note.reason for note in report.skipped] == ["left out: the draft response of cem"]
+    with pytest.raises(ValueError, match="have no option user-u-1"):
+        Origin("arena", names)
 
 
 def of_the_server(*responses: tuple[str, str | None, str]) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import cast
 from urllib.parse import urlencode
 
@@ -32,6 +33,9 @@ _FOR_SPREADSHEETS = Markup(
     '<p class="ks-detail">Spreadsheets run cells that begin with =, +, - or @ as formulas. '
     '<a href="/research/download/export?{}&amp;csv_safe=true" download>Download for a '
     "spreadsheet</a> puts an apostrophe in front of them.</p>"
+)
+_ON_THE_HUB = Markup(
+    "<details><summary>Push it to the Hugging Face hub in a terminal</summary>{}</details>"
 )
 
 
@@ -76,7 +80,23 @@ class ExportTab(Tab):
         link = Markup(
             '<a class="ks-download" href="/research/download/export?{}" download>Download</a>{}'
         ).format(query, components.detail(components.plural(count, "current judgment")))
-        return render(link + (_FOR_SPREADSHEETS.format(query) if file == "csv" else ""))
+        sheets = _FOR_SPREADSHEETS.format(query) if file == "csv" else Markup("")
+        return render(link + sheets + self._push(format, ties, names))
+
+    def _push(self, format: str, ties: str, names: bool) -> Markup:
+        """The command that pushes the chosen export."""
+        where = shlex.quote(str(self._db.workspace))
+        command = (
+            f"python launch.py export --workspace {where} --format {format} --ties {ties} "
+            f"{'--names ' if names else ''}--out hf://datasets/OWNER/NAME"
+        )
+        rows = [
+            (
+                "Private, with a dataset card; needs HF_TOKEN",
+                Markup("<code>{}</code>").format(command),
+            )
+        ]
+        return _ON_THE_HUB.format(components.definitions(rows))
 
 
 def _capitalized(sentence: str) -> str:
