@@ -65,11 +65,25 @@ def _text(
     if measured is not None:
         if version.role != "reward":
             facts.append(f"* Reward model: {measured.name}")
-        if isinstance(accuracy := measured.summary.get("accuracy"), int | float):
-            facts.append(f"* Accuracy of the reward model on held-out preferences: {accuracy:.1%}")
-    if verdict:
+        if accuracy := _accuracy(measured):
+            facts.append(f"* Accuracy of the reward model on held-out preferences: {accuracy}")
+    if version.role == "policy":
         facts.append(
-            f"* Verdict of the promotion gate against SFT, by people's judgments: {verdict}"
+            "* Verdict of the promotion gate against SFT, by people's judgments: "
+            f"{verdict or 'none yet'}"
         )
     facts.append("* Not evaluated for safety. Say for which use the model is meant.")
     return [*lines, "", *facts, ""]
+
+
+def _accuracy(version: ModelVersion) -> str:
+    """The share with its interval, as far as the model's summary has them; "" without a share."""
+    names = ("accuracy", "accuracy_low", "accuracy_high", "held_out_preferences")
+    share, low, high, count = (version.summary.get(name) for name in names)
+    if not isinstance(share, int | float):
+        return ""
+    details = (
+        [f"95% interval {low:.1%} to {high:.1%}"] if low is not None and high is not None else []
+    )
+    details += [f"of {count:,}"] if count is not None else []
+    return f"{share:.1%}" + (f" ({', '.join(details)})" if details else "")

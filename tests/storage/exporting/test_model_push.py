@@ -16,6 +16,7 @@ from storage.commands import Commands
 from storage.control import Control, ImportCancelled
 from storage.engine.database import Database
 from storage.errors import NotFound
+from storage.exporting.model_card import card
 from storage.exporting.model_push import TOKEN as FILE
 from storage.exporting.model_push import hub_token, plan, push_model, pushable
 from storage.records import Iteration, ModelVersion, Snapshot, now
@@ -68,10 +69,26 @@ def test_the_plan_has_the_files_of_the_model_and_a_card(db: Database) -> None:
     assert 'base_model: "lab/small-model"' in found.card
     assert 'tags: ["kitestring", "rlhf", "rloo"]' in found.card
     assert "A policy trained by RLOO from human preferences in iteration 1" in found.card
-    assert "held-out preferences: 71.2%" in found.card
+    assert "held-out preferences: 71.2%\n" in found.card
     assert "by people's judgments: promoted" in found.card
     assert "rewarded by reward-1" in found.card
     assert [each.id for each in pushable(db)] == ["policy-1"]
+
+
+def test_a_card_says_how_certain_the_accuracy_is_and_that_people_have_not_decided() -> None:
+    # 4 of 7 preferences, as a first iteration with few labels has them.
+    reward = ModelVersion(
+        id="reward-1", role="reward", name="reward-1", iteration=1, snapshot="s-1",
+        summary={"accuracy": 4 / 7, "accuracy_low": 0.184, "accuracy_high": 0.887, "held_out_preferences": 7},
+    )  # fmt: skip
+    policy = ModelVersion(
+        id="policy-1", role="policy", name="policy-1", path="models/policy-1", parent="sft-1",
+        iteration=1, reward_model="reward-1",
+    )  # fmt: skip
+    text = card(policy, base=None, verdict=None, lineage="", reward_model=reward)
+    assert "held-out preferences: 57.1% (95% interval 18.4% to 88.7%, of 7)" in text
+    assert "by people's judgments: none yet" in text
+    assert "Verdict" not in card(reward, base=None, verdict=None, lineage="", reward_model=None)
 
 
 def test_a_model_is_named_or_the_nearest_is_suggested(
