@@ -63,7 +63,9 @@ def init(
         return
     print(f"Next, start the studio: python launch.py serve{place}")
     if not added:
-        print("The first start adds the demo's prompts.")
+        print(
+            "The first start adds the demo's prompts, unless prompts, judgments or pairs are imported before."
+        )
 
 
 def _add_prompts(workspace: Path, file: Path) -> int:

@@ -99,7 +99,7 @@ def test_init_says_what_to_do_next(tmp_path: Path) -> None:
     demo = told("init", "--workspace", tmp_path / "demo").splitlines()
     assert demo[1:] == [
         f"Next, start the studio: python launch.py serve --workspace {tmp_path}/demo",
-        "The first start adds the demo's prompts.",
+        "The first start adds the demo's prompts, unless prompts, judgments or pairs are imported before.",
     ]
     prompts = tmp_path / "prompts.jsonl"
     prompts.write_text('{"prompt": "Hi?", "role": "train"}\n')

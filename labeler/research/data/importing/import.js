@@ -185,7 +185,11 @@ function show(job) {
   result.replaceChildren(make("h3", "", `Preview of ${job.file}`), facts);
   if (report.rows_shown.length) result.append(table(report.rows_shown, report.rows));
   if (job.left_out.count) result.append(leftOut(job));
-  if (report.warnings_in_all) result.append(notes(`${count(report.warnings_in_all, "warning")}`, report.warnings, report.warnings_in_all));
+  if (report.warnings_in_all) {
+    const warned = notes(count(report.warnings_in_all, "warning"), report.warnings, report.warnings_in_all);
+    warned.open = report.warnings_in_all <= 3;
+    result.append(warned);
+  }
   result.append(actions(job));
 }
 
@@ -199,7 +203,7 @@ function table(rows, all) {
   const scroll = make("div", "ks-scroll");
   Object.assign(scroll, { tabIndex: 0, role: "region", ariaLabel: "First rows" });
   const made = make("table", "im-rows");
-  made.append(make("caption", "", rows.length < all ? `The first ${rows.length} rows as they were understood` : "The rows as they were understood"));
+  made.append(make("caption", "", rows.length < all ? `The first ${count(rows.length, "row")} as understood` : "The rows as understood"));
   const names = [...new Set(rows.flatMap(Object.keys))];
   const head = made.createTHead().insertRow();
   for (const name of names) {

@@ -31,7 +31,7 @@ OWN = (
 )  # fmt: skip
 OTHERS = (
     ("judgments", "argilla", "Argilla: judgments", "dataset.records.to_json() or to_list(flatten=True) of Argilla 2"),
-    ("pairs", "argilla", "Argilla: pairs without a judgment, to judge here", "those of the same file; other records are left out"),
+    ("pairs", "argilla", "Argilla: pairs without a judgment, to judge here", "as for Argilla: judgments"),
     ("judgments", "label-studio", "Label Studio: judgments", "the export JSON, not JSON-MIN"),
     ("gold", "label-studio", "Label Studio: ground truths as gold pairs", "the export JSON, not JSON-MIN"),
     ("judgments", "arena", "Chatbot Arena or MT-Bench: judgments", "conversation_a, conversation_b, winner"),
