@@ -31,12 +31,20 @@ from pipeline.ppo.model import (
     ActorCritic,
     Setup,
     autocast,
-    entropy,
-    forbid_ends,
     run_model,
-    token_logprobs,
 )
 from pipeline.ppo.packing import pack, packed
+from pipeline.ppo.token_stats import (
+    OutputHead,
+    Tokens,
+    TokenStats,
+    chunked_stats,
+    entropy,
+    forbid_ends,
+    is_small,
+    output_head,
+    token_logprobs,
+)
 
 _SEPARATE_CRITIC_RATE = 10
 """Default learning rate of a separate critic, as a multiple of the policy's."""
@@ -107,6 +115,51 @@ class Learner:
         self._eos = torch.tensor(sorted(set(setup.eos_token_ids)), device=setup.device)
         self.parameters = [p for p in setup.model.parameters() if p.requires_grad]
         self.optimizer = make_optimizer(setup.model, setup.config)
+        self._heads = {
+            id(each): self._head(model)
+            for each, model in (
+                (setup.model, setup.model.policy),
+                (setup.reference, setup.reference),
+            )
+        }
+
+    def _head(self, model: nn.Module) -> OutputHead | None:
+        """The output head for large micro-batches; None if their logits are small or it is not known."""
+        layer: Any = model.get_output_embeddings()  # type: ignore[operator]
+        if self.sharded or is_small(self.config.micro_batch_tokens, layer.weight.shape[0]):
+            return None
+        return output_head(model, self.device)
+
+    def token_stats(
+        self, model: nn.Module, batch: Batch, *, wants_entropy: bool = False, **options: Any
+    ) -> tuple[TokenStats, Tensor | None]:
+        """Statistics of all sampled tokens under the sampling distribution, and values (N,).
+
+        The logits of a micro-batch are made at once if they are small, else in chunks.
+        """
+        sampled, head = batch.tokens[batch.mask], self._heads[id(model)]
+        if head is None or is_small(len(sampled), head.layer.out_features):
+            logits, values = self.logits(model, batch, **options)
+            found = token_logprobs(logits, sampled), entropy(logits) if wants_entropy else None
+            return TokenStats(*found), values
+        with autocast(self.setup.precision, self.device):
+            output = run_model(
+                model, **self._inputs(batch), use_cache=False, makes_logits=False, **options
+            )
+            stats = chunked_stats(
+                head,
+                output.hidden,
+                Tokens(ids=sampled, ends=self._eos, early=self._early(batch)),
+                temperature=self.config.temperature,
+                wants_entropy=wants_entropy,
+            )
+        return stats, output.values
+
+    def _early(self, batch: Batch) -> Tensor | None:
+        """(N,) whether a sampled token could not be end-of-text; None if all could."""
+        if not self.config.min_new_tokens:
+            return None
+        return batch.mask.nonzero()[:, 1] < self.config.min_new_tokens
 
     def logits(
         self, model: nn.Module, batch: Batch, **options: Any
@@ -121,8 +174,7 @@ class Learner:
         logits = output.logits
         if self.config.temperature != 1:  # a division allocates the logits again
             logits = logits / self.config.temperature
-        if self.config.min_new_tokens:
-            early = batch.mask.nonzero()[:, 1] < self.config.min_new_tokens
+        if (early := self._early(batch)) is not None:
             logits = forbid_ends(logits, self._eos, early)
         return logits, output.values
 
@@ -179,21 +231,33 @@ class Learner:
 
     def _frozen_pass(self, batch: Batch, *, recompute: bool) -> dict[str, Tensor]:
         """(N,) results of one micro-batch by name."""
-        sampled = batch.tokens[batch.mask]
-        ref_logits, _ = self.logits(self.setup.reference, batch)
-        results = {"ref_logprobs": token_logprobs(ref_logits, sampled)}
-        exact = self.config.kl_estimator == "full"
-        if recompute or exact or self.setup.precision != "fp32":
-            logits, values = self.logits(self.model, batch)
+        if self.config.kl_estimator == "full":
+            return self._exact_pass(batch, recompute=recompute)
+        of_reference, _ = self.token_stats(self.setup.reference, batch)
+        results = {"ref_logprobs": of_reference.logprobs}
+        if recompute or self.setup.precision != "fp32":
+            stats, values = self.token_stats(self.model, batch, wants_entropy=recompute)
             assert values is not None
-            results |= {"logprobs": token_logprobs(logits, sampled), "values": values}
-            if recompute:
-                results["entropies"] = entropy(logits)
-            if exact:
-                results["exact_kl"] = full_kl(logits, ref_logits)
+            results |= {"logprobs": stats.logprobs, "values": values}
+            if stats.entropies is not None:
+                results["entropies"] = stats.entropies
         elif batch.values is None:
             results["values"] = self._values(batch)
         return results
+
+    def _exact_pass(self, batch: Batch, *, recompute: bool) -> dict[str, Tensor]:
+        """The results with the exact KL, which needs all logits of both models."""
+        sampled = batch.tokens[batch.mask]
+        ref_logits, _ = self.logits(self.setup.reference, batch)
+        logits, values = self.logits(self.model, batch)
+        assert values is not None
+        results = {
+            "ref_logprobs": token_logprobs(ref_logits, sampled),
+            "logprobs": token_logprobs(logits, sampled),
+            "values": values,
+            "exact_kl": full_kl(logits, ref_logits),
+        }
+        return results | ({"entropies": entropy(logits)} if recompute else {})
 
     def update(
         self, batch: Batch, *, rates: Rates, kl_coef: float, steps: Steps
@@ -303,8 +367,22 @@ class Learner:
     ) -> tuple[PPOLoss, Tensor | None]:
         """Loss of the policy, and the (N,) values of the same pass; None with `separate_values`."""
         config, mask = self.config, batch.mask
-        logits, values = self.logits(self.model, batch, separate_values=separate_values)
-        logprobs = to_tokens(token_logprobs(logits, batch.tokens[mask]), mask)
+        logits, kl = None, None
+        if config.charges_kl_in_loss and config.kl_estimator == "full":
+            logits, values = self.logits(self.model, batch, separate_values=separate_values)
+            entropies = entropy(logits) if config.entropy_weight else None
+            stats = TokenStats(token_logprobs(logits, batch.tokens[mask]), entropies)
+        else:
+            stats, values = self.token_stats(
+                self.model,
+                batch,
+                wants_entropy=bool(config.entropy_weight),
+                separate_values=separate_values,
+            )
+        logprobs = to_tokens(stats.logprobs, mask)
+        if config.charges_kl_in_loss:
+            kl = self._kl_loss(batch, logits, logprobs)
+        entropies = stats.entropies
         loss = policy_loss(
             logprobs=logprobs,
             old_logprobs=batch.old_logprobs,
@@ -313,8 +391,8 @@ class Learner:
             mask=mask,
             size=size,
             config=config,
-            entropy=to_tokens(entropy(logits), mask) if config.entropy_weight else None,
-            kl=self._kl_loss(batch, logits, logprobs),
+            entropy=None if entropies is None else to_tokens(entropies, mask),
+            kl=kl,
             kl_coef=kl_coef,
         )
         return loss, values
@@ -330,11 +408,9 @@ class Learner:
             config=self.config,
         )
 
-    def _kl_loss(self, batch: Batch, logits: Tensor, logprobs: Tensor) -> Tensor | None:
-        """Each token's divergence with its gradient, or None if it is not a term of the loss."""
-        if not self.config.charges_kl_in_loss:
-            return None
-        if self.config.kl_estimator == "full":
+    def _kl_loss(self, batch: Batch, logits: Tensor | None, logprobs: Tensor) -> Tensor:
+        """Each token's divergence with its gradient: the exact one if there are `logits`."""
+        if logits is not None:
             with torch.no_grad():
                 ref_logits, _ = self.logits(self.setup.reference, batch)
             return to_tokens(full_kl(logits, ref_logits), batch.mask)

@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
 from transformers import AutoModelForCausalLM
 
 from pipeline.ppo.checks import check_models
@@ -22,13 +21,15 @@ from pipeline.ppo.lora import ADAPTER, AdapterOff, plain_name, with_lora
 class ModelOutput(NamedTuple):
     """Results of a forward pass at N chosen positions.
 
-    `logits` is (N, V) in fp32, N in row-major order of `positions`; `values` is
-    (N,), or None where the model has no value head; `cache` holds keys and values.
+    `logits` is (N, V) in fp32, N in row-major order of `positions`, or (0, V); `values` is
+    (N,), or None where the model has no value head; `cache` holds keys and values; `hidden`
+    (N, hidden) is the input of the output layer.
     """
 
     logits: Tensor
     values: Tensor | None
     cache: Any
+    hidden: Tensor
 
 
 def forward_at(
@@ -90,21 +91,29 @@ class ActorCritic(nn.Module):
         """Whether value gradients reach a shared trunk."""
 
     def forward(
-        self, input_ids: Tensor, positions: Tensor, *, separate_values: bool = False, **inputs: Any
+        self,
+        input_ids: Tensor,
+        positions: Tensor,
+        *,
+        separate_values: bool = False,
+        makes_logits: bool = True,
+        **inputs: Any,
     ) -> ModelOutput:
         """Logits and values at `positions`.
 
         Values are None with `separate_values`, when the caller runs `values` itself, and for a separate
         critic while sampling with a cache, when one later pass over whole texts costs less.
         """
-        logits, hidden, cache = forward_at(self.policy, input_ids, positions, **inputs)
+        logits, hidden, cache = forward_at(
+            self.policy, input_ids, positions, makes_logits=makes_logits, **inputs
+        )
         if separate_values or (self.critic is not None and inputs.get("use_cache", False)):
             values = None
         elif self.critic is None:
             values = self._values_from_hidden(hidden)
         else:
             values = self.values(input_ids, positions, **inputs)
-        return ModelOutput(logits, values, cache)
+        return ModelOutput(logits, values, cache, hidden)
 
     def values(self, input_ids: Tensor, positions: Tensor, **inputs: Any) -> Tensor:
         """(N,) values at `positions`, in a pass over only the critic or the shared trunk."""
@@ -154,36 +163,8 @@ def run_model(model: nn.Module, input_ids: Tensor, positions: Tensor, **inputs: 
     """`ActorCritic.forward`, or the same for a plain causal LM, without values."""
     if isinstance(model, ActorCritic):
         return model(input_ids, positions, **inputs)
-    logits, _, cache = forward_at(model, input_ids, positions, **inputs)
-    return ModelOutput(logits, None, cache)
-
-
-def token_logprobs(logits: Tensor, tokens: Tensor) -> Tensor:
-    """Log-probability of each chosen token: (N, V) logits and (N,) ids to (N,)."""
-    # The fused kernel is five times as fast as gather and logsumexp.
-    return -cross_entropy(logits, tokens, reduction="none")
-
-
-FORBIDDEN = -1e30
-"""A logit of probability 0; finite, so that 0 · log 0 is 0."""
-
-
-def forbid_ends(logits: Tensor, ends: Tensor, early: Tensor | None = None) -> Tensor:
-    """(N, V) logits with probability 0 for the tokens `ends` (E,), in the rows `early` (N,) or all.
-
-    Every pass over tokens that were sampled with `min_new_tokens` must apply it; otherwise their
-    log-probabilities are those of another distribution.
-    """
-    if early is None:
-        return logits.index_fill(1, ends, FORBIDDEN)
-    return logits.index_copy(1, ends, logits[:, ends].masked_fill(early[:, None], FORBIDDEN))
-
-
-def entropy(logits: Tensor) -> Tensor:
-    """Entropy of each row's distribution, nats: (N, V) to (N,)."""
-    # The clamp avoids 0 · −∞ for logits of −∞.
-    logprobs = logits.log_softmax(-1).clamp_min(torch.finfo(logits.dtype).min)
-    return -(logprobs.exp() * logprobs).sum(-1)
+    logits, hidden, cache = forward_at(model, input_ids, positions, **inputs)
+    return ModelOutput(logits, None, cache, hidden)
 
 
 def detect_device() -> torch.device:

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from pipeline.ppo.algorithm import length_mask
-from pipeline.ppo.model import ModelOutput, entropy, forbid_ends, run_model, token_logprobs
+from pipeline.ppo.model import ModelOutput, run_model
+from pipeline.ppo.token_stats import entropy, forbid_ends, token_logprobs
 
 
 class PromptSampler:

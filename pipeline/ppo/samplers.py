@@ -20,8 +20,9 @@ from pipeline.ppo.algorithm import kl_estimate, length_mask, masked_mean
 from pipeline.ppo.config import PPOConfig
 from pipeline.ppo.distributed import Processes, is_sharded
 from pipeline.ppo.lora import merged_adapters
-from pipeline.ppo.model import Setup, autocast, forbid_ends, token_logprobs
+from pipeline.ppo.model import Setup, autocast
 from pipeline.ppo.rollout import Rollout, generate, left_padded, on_device, sample_tokens, truncate
+from pipeline.ppo.token_stats import forbid_ends, token_logprobs
 
 
 class Backend(Protocol):

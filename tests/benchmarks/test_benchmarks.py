@@ -118,6 +118,7 @@ SMOKES = [
     Smoke("make bench-ppo", "--alone --sizes T --rounds 1 --variants separate-fp32 lora-bf16 --eos with",
           "| T | yes | lora-bf16 |", (("make bench-ppo", "python -m benchmarks.ppo"),)),
     Smoke("python -m benchmarks.ppo", "--alone --device cpu --sizes T --rounds 1", "| T | yes | shared-bf16 |"),
+    Smoke("python -m benchmarks.large_vocabulary", "--alone --tiny", "| chunks |"),
     Smoke("python -m benchmarks.gpu_learning",
           "--out {tmp} --hidden 64 --layers 1 --rows 64 --batch 16 --prompts 64 --updates 2",
           '"seconds_per_update"', (("DIR", "{tmp}"),), short=True),

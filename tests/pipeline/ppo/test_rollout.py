@@ -5,8 +5,9 @@ import torch
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from pipeline.ppo.batch import Batch, micro_batches
-from pipeline.ppo.model import ActorCritic, forward_at, run_model, token_logprobs
+from pipeline.ppo.model import ActorCritic, forward_at, run_model
 from pipeline.ppo.rollout import generate, sample_tokens, truncate
+from pipeline.ppo.token_stats import token_logprobs
 from tests.helpers.ppo_helpers import EOS, PAD, PROMPTS, tiny_model, tiny_trainer
 
 

@@ -1,0 +1,240 @@
+"""Peak memory of one PPO update with a vocabulary of 151,936, against TRL 1.12 on the same batch.
+
+    python -m benchmarks.large_vocabulary [--alone] [--tiny] [--json FILE]
+
+A policy in the shape of Qwen3 (1,024 wide, four layers, tied embeddings, random weights, fp32) makes
+the loss of 2,048 response tokens and its gradients, in one minibatch, with a small separate critic.
+Each engine has its own process, which reports by how much its memory rose above that before the
+forward pass, its CPU seconds, and the log-probabilities, which must agree to 1e-5.  The gradients
+are part of the memory and the optimizer's state is not.  `chunks off` is this engine with all logits at
+once.  TRL's lines are those of its training loop.  Memory is read from /proc, so this needs Linux.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import (
+    Qwen3Config,
+    Qwen3ForCausalLM,
+    Qwen3ForSequenceClassification,
+)
+
+from benchmarks.common import ROOT, markdown
+from benchmarks.ppo import case as work
+from benchmarks.ppo.__main__ import peer_python
+from pipeline.ppo import PPOConfig, PPOTrainer, token_stats
+from pipeline.ppo.algorithm import MinibatchSize
+from pipeline.ppo.batch import Batch
+
+ROWS, PROMPT, RESPONSE = 8, 32, 256
+ENGINES = ("trl", "chunks off", "chunks")
+TOLERANCE = 1e-5
+
+
+def shape(*, tiny: bool, small: bool = False) -> Qwen3Config:
+    """The policy's shape; `small` is that of the critic."""
+    wide, layers = (64, 1) if tiny or small else (1024, 4)
+    config = Qwen3Config(
+        vocab_size=2_000 if tiny else 151_936,
+        hidden_size=wide,
+        intermediate_size=3 * wide,
+        num_hidden_layers=layers,
+        num_attention_heads=wide // 64,
+        num_key_value_heads=max(1, wide // 128),
+        head_dim=64,
+        tie_word_embeddings=True,
+        pad_token_id=work.PAD,
+        eos_token_id=work.EOS,
+    )
+    config.num_labels = 1
+    return config
+
+
+def models(*, tiny: bool) -> tuple[Any, Any]:
+    """Policy and critic."""
+    torch.manual_seed(0)
+    critic = Qwen3ForSequenceClassification(shape(tiny=tiny, small=True))
+    return Qwen3ForCausalLM(shape(tiny=tiny)), critic
+
+
+def batch(*, tiny: bool) -> dict[str, torch.Tensor]:
+    """Texts of equal length, so that neither engine pads, and what the rollout would have given."""
+    dice = torch.Generator().manual_seed(0)
+    rows, response = (2, 16) if tiny else (ROWS, RESPONSE)
+    vocabulary = shape(tiny=tiny).vocab_size
+    return {
+        "texts": torch.randint(2, vocabulary, (rows, PROMPT + response), generator=dice),
+        "logprobs": -torch.rand(rows, response, generator=dice) * 20,
+        "advantages": torch.randn(rows, response, generator=dice),
+        "returns": torch.randn(rows, response, generator=dice),
+        "values": torch.zeros(rows, response),
+    }
+
+
+def ours(given: dict[str, torch.Tensor], *, tiny: bool, chunks: bool) -> dict[str, Any]:
+    """This engine's gradients of a minibatch, and the log-probabilities (rows, response)."""
+    if not chunks:
+        token_stats.CHUNK_BYTES = 2**62
+    policy, critic = models(tiny=tiny)
+    texts = given["texts"]
+    rows, response = given["logprobs"].shape
+    words = work.Size(
+        hidden=0, layers=0, heads=0, kv_heads=0, inner=0, vocabulary=policy.config.vocab_size
+    )
+    config = PPOConfig(
+        rollouts=rows, minibatch=rows, critic="separate", max_new_tokens=response,
+        micro_batch_tokens=texts.numel(), precision="fp32", checkpoint_every=0,
+    )  # fmt: skip
+    trainer = PPOTrainer(
+        policy,
+        Qwen3ForCausalLM(shape(tiny=tiny, small=True)),  # no part of an update
+        work.tokenizer(words),
+        texts[:, :PROMPT].tolist(),
+        lambda _indices, said: [0.0] * len(said),
+        config,
+        critic=critic,
+        device="cpu",
+    )
+    batch = Batch(
+        prompt_indices=list(range(rows)),
+        input_ids=texts,
+        prompt_lengths=torch.full((rows,), PROMPT),
+        lengths=torch.full((rows,), response),
+        tokens=texts[:, PROMPT:],
+        finish_reasons=["length"] * rows,
+        sampler_logprobs=given["logprobs"],
+        old_logprobs=given["logprobs"],
+        entropies=None,
+        values=given["values"],
+    )
+    batch.importance_weights, batch.ref_logprobs = None, given["logprobs"]
+    batch.advantages, batch.returns = given["advantages"], given["returns"]
+    learner = trainer.learner
+    size = MinibatchSize(rows * response, rows)
+    found = measured(lambda: learner._gradients(batch, list(range(rows)), size, "both", 0.0))
+    learner.optimizer.zero_grad()
+    with torch.no_grad():
+        stats, _ = learner.token_stats(learner.model, batch)
+    return found | {"logprobs": stats.logprobs.view(rows, response)}
+
+
+def trl(given: dict[str, torch.Tensor], *, tiny: bool) -> dict[str, Any]:
+    """The same by the lines of TRL's training loop.  Runs in TRL's environment."""
+    inside = import_module("trl.experimental.ppo.ppo_trainer")
+    model = inside.PolicyAndValueWrapper(*models(tiny=tiny))
+    texts, responses = given["texts"], given["texts"][:, PROMPT:]
+    mask = torch.ones_like(responses, dtype=torch.bool)
+
+    def logprobs_of() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        output, values = inside.forward(model, texts, work.PAD)
+        logits = output.logits[:, PROMPT - 1 : -1]
+        logits /= 1.0 + 1e-7
+        logprobs = inside.selective_log_softmax(logits, responses)
+        return logits, logprobs, values[:, PROMPT - 1 : -1].squeeze(-1)
+
+    def gradients() -> None:
+        logits, logprobs, values = logprobs_of()
+        ratio = torch.exp(logprobs - given["logprobs"])
+        gain, held = (-given["advantages"] * r for r in (ratio, torch.clamp(ratio, 0.8, 1.2)))
+        near = torch.clamp(values, given["values"] - 0.2, given["values"] + 0.2)
+        errors = [torch.square(v - given["returns"]) for v in (values, near)]
+        policy = inside.masked_mean(torch.max(gain, held), mask)
+        value = 0.5 * inside.masked_mean(torch.max(*errors), mask)
+        (policy + 0.1 * value).backward()
+        with torch.no_grad():
+            spread = torch.nn.functional.softmax(logits, dim=-1)
+            entropy = torch.logsumexp(logits, dim=-1) - torch.sum(spread * logits, dim=-1)
+            del entropy
+
+    found = measured(gradients)
+    model.zero_grad()
+    with torch.no_grad():
+        return found | {"logprobs": logprobs_of()[1]}
+
+
+def measured(act: Callable[[], Any]) -> dict[str, float]:
+    """By how much the process's peak memory exceeds that before the act, MB, and CPU seconds."""
+    gc.collect()
+    Path("/proc/self/clear_refs").write_text("5")  # the peak is the current size again
+    before, start = _status("VmRSS"), time.process_time()
+    act()
+    return {"memory": _status("VmHWM") - before, "seconds": time.process_time() - start}
+
+
+def _status(field: str) -> float:
+    """A field of /proc/self/status, MB."""
+    found = re.search(rf"{field}:\s+(\d+) kB", Path("/proc/self/status").read_text())
+    assert found is not None
+    return int(found[1]) * 1024 / 1e6
+
+
+def run_engine(engine: str, path: Path, *, tiny: bool) -> None:
+    """Measure one engine in this process; store its figures in a file."""
+    torch.set_num_threads(1)
+    given = batch(tiny=tiny)
+    if engine == "trl":
+        found = trl(given, tiny=tiny)
+    else:
+        found = ours(given, tiny=tiny, chunks=engine == "chunks")
+    torch.save(found, path)
+
+
+def compare(engines: Sequence[str], peer: str, *, tiny: bool) -> list[dict[str, Any]]:
+    """One row per engine; exits if the log-probabilities differ."""
+    rows: list[dict[str, Any]] = []
+    with tempfile.TemporaryDirectory() as folder:
+        for engine in engines:
+            path = Path(folder) / "found.pt"
+            python = peer if engine == "trl" else sys.executable
+            command = [python, "-m", "benchmarks.large_vocabulary", "--engine", engine]
+            command += ["--out", str(path), *(["--tiny"] if tiny else [])]
+            subprocess.run(command, cwd=ROOT, check=True)
+            rows.append({"engine": engine} | torch.load(path, weights_only=True))
+    for row in rows:
+        row["difference"] = (row["logprobs"] - rows[0]["logprobs"]).abs().max().item()
+        if row["difference"] > TOLERANCE:
+            sys.exit(f"the log-probabilities of {row['engine']} differ by {row['difference']}")
+    return [{name: row[name] for name in row if name != "logprobs"} for row in rows]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--alone", action="store_true", help="this engine only, without TRL")
+    parser.add_argument("--peer-python", help="an interpreter that has trl 1.12")
+    parser.add_argument("--tiny", action="store_true", help="a small model, for a test")
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--engine", choices=ENGINES, help=argparse.SUPPRESS)
+    parser.add_argument("--out", type=Path, help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.engine:
+        run_engine(given.engine, given.out, tiny=given.tiny)
+        return
+    engines = ENGINES[1:] if given.alone else ENGINES
+    peer = sys.executable if given.alone else peer_python(given.peer_python)
+    rows = compare(engines, peer, tiny=given.tiny)
+    header = ("engine", "memory, MB", "of the first row's", "CPU s", "log-probabilities differ by")
+    first = rows[0]["memory"]
+    cells = [
+        (r["engine"], f"{r['memory']:.0f}", f"{r['memory'] / first:.2f}", f"{r['seconds']:.1f}", f"{r['difference']:.1e}")
+        for r in rows
+    ]  # fmt: skip
+    print(markdown(header, cells))
+    if given.json:
+        given.json.write_text(json.dumps(rows, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,183 @@
+"""Log-probabilities, entropies and their gradients in chunks, against all logits at once."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from transformers import (
+    CohereConfig,
+    CohereForCausalLM,
+    Gemma2Config,
+    Gemma2ForCausalLM,
+    GPT2Config,
+    GPT2LMHeadModel,
+    GraniteConfig,
+    GraniteForCausalLM,
+)
+
+from pipeline.ppo import token_stats
+from pipeline.ppo.token_stats import OutputHead, Tokens, chunked_stats, output_head
+from tests.helpers.ppo_helpers import tiny_trainer
+
+N, WIDTH, VOCABULARY = 7, 5, 11
+CPU = torch.device("cpu")
+SHAPE = {
+    "vocab_size": 40, "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 2,
+    "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 8,
+}  # fmt: skip
+HEADS = {
+    "plain": {},
+    "cap": {"cap": 3.0},
+    "scale": {"scale": 0.25},
+    "both": {"cap": 2.0, "scale": 1.5},
+}
+
+
+@pytest.fixture
+def three_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(token_stats, "CHUNK_BYTES", 3 * 4 * VOCABULARY)
+
+
+def made(seed: int = 0, *, bias: bool = True, **head: float) -> tuple[OutputHead, torch.Tensor]:
+    torch.manual_seed(seed)
+    layer = nn.Linear(WIDTH, VOCABULARY, bias=bias).double()
+    return OutputHead(layer=layer, **head), 2 * torch.randn(N, WIDTH, dtype=torch.float64)
+
+
+def all_at_once(
+    head: OutputHead, hidden: torch.Tensor, tokens: Tokens, temperature: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """By torch.distributions, which has its own log-softmax and entropy."""
+    logits = hidden @ head.layer.weight.T + (0 if head.layer.bias is None else head.layer.bias)
+    if head.cap:
+        logits = head.cap * torch.tanh(logits / head.cap)
+    logits = logits * head.scale / temperature
+    if tokens.early is not None:
+        blocked = torch.zeros(N, VOCABULARY, dtype=torch.bool)
+        blocked[tokens.early] = torch.isin(torch.arange(VOCABULARY), tokens.ends)
+        logits = torch.where(blocked, -1e30, logits)
+    spread = torch.distributions.Categorical(logits=logits)
+    return spread.log_prob(tokens.ids), spread.entropy()
+
+
+@pytest.mark.usefixtures("three_at_a_time")
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+@pytest.mark.parametrize("early", [False, True])
+@pytest.mark.parametrize("name", HEADS)
+def test_statistics_and_gradients_are_those_of_all_logits(name, early, temperature):
+    head, hidden = made(**HEADS[name])
+    hidden.requires_grad_()
+    ids = torch.tensor([1, 4, 10, 4, 3, 8, 5])
+    tokens = Tokens(
+        ids=ids,
+        ends=torch.tensor([0, 2]),
+        early=torch.tensor([True, True, False, True, False, False, False]) if early else None,
+    )
+    weights = torch.randn(2, N, dtype=torch.float64)
+    leaves = [hidden, head.layer.weight, head.layer.bias]
+    found = chunked_stats(head, hidden, tokens, temperature=temperature, wants_entropy=True)
+    wanted = all_at_once(head, hidden, tokens, temperature)
+    for ours, theirs in zip(found, wanted, strict=True):
+        torch.testing.assert_close(ours, theirs)
+    gradients = [
+        torch.autograd.grad((weights[0] * lp + weights[1] * h).sum(), leaves)
+        for lp, h in (found, wanted)
+    ]
+    for ours, theirs in zip(*gradients, strict=True):
+        torch.testing.assert_close(ours, theirs)
+
+
+@pytest.mark.usefixtures("three_at_a_time")
+def test_frozen_weights_and_no_bias_get_no_gradient():
+    head, hidden = made(bias=False)
+    head.layer.weight.requires_grad_(False)
+    hidden.requires_grad_()
+    tokens = Tokens(ids=torch.arange(N), ends=torch.tensor([0]))
+    stats = chunked_stats(head, hidden, tokens, temperature=1.0, wants_entropy=False)
+    assert stats.entropies is None
+    stats.logprobs.sum().backward()
+    expected = torch.autograd.grad(all_at_once(head, hidden, tokens, 1.0)[0].sum(), hidden)[0]
+    torch.testing.assert_close(hidden.grad, expected)
+    assert head.layer.weight.grad is None
+
+
+@pytest.mark.usefixtures("three_at_a_time")
+def test_at_most_one_chunk_of_logits_is_alive(monkeypatch):
+    sizes = []
+    real = token_stats.token_logprobs
+    monkeypatch.setattr(
+        token_stats, "token_logprobs", lambda logits, ids: sizes.append(len(logits)) or real(logits, ids)
+    )  # fmt: skip
+    head, hidden = made()
+    tokens = Tokens(ids=torch.arange(N), ends=torch.tensor([0]))
+    chunked_stats(head, hidden, tokens, temperature=1.0, wants_entropy=False)
+    assert sizes == [3, 3, 1]
+
+
+@pytest.mark.parametrize(
+    ("model", "config", "cap", "scale"),
+    [
+        (GPT2LMHeadModel, GPT2Config(vocab_size=40, n_embd=16, n_layer=2, n_head=2), None, 1.0),
+        (Gemma2ForCausalLM, Gemma2Config(**SHAPE, final_logit_softcapping=5.0), 5.0, 1.0),
+        (CohereForCausalLM, CohereConfig(**SHAPE, logit_scale=0.125, pad_token_id=0), None, 0.125),
+        (GraniteForCausalLM, GraniteConfig(**SHAPE, logits_scaling=4.0), None, 0.25),
+    ],
+)
+def test_the_head_of_an_architecture_is_found(model, config, cap, scale):
+    found = output_head(model(config).eval(), CPU)
+    assert found is not None
+    assert (found.cap, found.scale) == (cap, scale)
+
+
+class Shifted(GPT2LMHeadModel):
+    """Adds 1 to the logit of token 3 after its output layer."""
+
+    def forward(self, *args: Any, **inputs: Any) -> Any:
+        output = super().forward(*args, **inputs)
+        output.logits[..., 3] += 1
+        return output
+
+
+def test_an_unknown_head_is_not_chunked():
+    config = GPT2Config(vocab_size=40, n_embd=16, n_layer=2, n_head=2)
+    assert output_head(Shifted(config).eval(), CPU) is None
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"critic": "separate", "entropy_weight": 0.01},
+        {"lora_rank": 2, "temperature": 0.7},
+        {"min_new_tokens": 3, "kl_in": "loss", "kl_estimator": "k2"},
+    ],
+    ids=str,
+)
+def test_an_update_in_chunks_is_the_same_update(monkeypatch, settings):
+    """A chunk of eight tokens: every micro-batch takes several."""
+
+    def trained(chunk: int) -> Any:
+        monkeypatch.setattr(token_stats, "CHUNK_BYTES", chunk)
+        trainer = tiny_trainer(updates=2, rollouts=8, minibatch=4, lr=1e-3, **settings)
+        calls = []
+        real = token_stats._Chunked.apply
+        monkeypatch.setattr(
+            token_stats._Chunked, "apply", lambda *a: calls.append(len(a[0])) or real(*a)
+        )
+        metrics = [update.metrics for update in trainer.run()]
+        monkeypatch.setattr(token_stats._Chunked, "apply", real)
+        return copy.deepcopy(trainer.model.state_dict()), metrics, calls
+
+    vocabulary = tiny_trainer(**settings).model.policy.get_output_embeddings().weight.shape[0]
+    at_once, in_chunks = trained(2**27), trained(8 * 4 * vocabulary)
+    assert not at_once[2]
+    assert max(in_chunks[2]) > 8
+    for name, value in at_once[0].items():
+        torch.testing.assert_close(in_chunks[0][name], value, rtol=1e-4, atol=1e-5, msg=name)
+    for ours, theirs in zip(in_chunks[1], at_once[1], strict=True):
+        for name in ("policy/loss", "value/loss", "policy/approx_kl", "kl/reference"):
+            assert ours[name] == pytest.approx(theirs[name], rel=1e-3, abs=1e-6), name
