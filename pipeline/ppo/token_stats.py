@@ -17,7 +17,7 @@ from torch.nn.functional import cross_entropy
 
 from pipeline.ppo.distributed import is_sharded
 
-CHUNK_BYTES = 2**27
+CHUNK_BYTES = 2**26
 """Bytes of fp32 logits that are alive at a time; fewer logits than that are kept for the backward
 pass, which is faster."""
 FORBIDDEN = -1e30
@@ -153,6 +153,7 @@ class _Chunked(torch.autograd.Function):
             logprobs[rows] = token_logprobs(logits, tokens.ids[rows])
             if wants_entropy:
                 entropies[rows] = entropy(logits)
+            del logits  # before the next chunk is made
         ctx.mark_non_differentiable(*([] if wants_entropy else [entropies]))
         return logprobs, entropies
 
@@ -168,8 +169,9 @@ class _Chunked(torch.autograd.Function):
             cast = weight.to(ctx.cast)
             for rows, raw, logits in _chunks(ctx, hidden, weight, bias):
                 found = _logit_gradient(ctx, logits, rows, of_logprobs, of_entropies)
+                del logits
                 found *= ctx.head.scale / ctx.temperature
-                if ctx.head.cap is not None:
+                if raw is not None:
                     found *= 1 - torch.tanh(raw / ctx.head.cap).square()
                 if d_bias is not None:
                     d_bias += found.sum(0)
@@ -177,11 +179,12 @@ class _Chunked(torch.autograd.Function):
                 if d_hidden is not None:
                     d_hidden[rows] = (found @ cast).to(hidden.dtype)
                 if d_weight is None:
-                    continue
-                if ctx.cast == weight.dtype:
+                    pass
+                elif ctx.cast == weight.dtype:
                     d_weight.addmm_(found.T, hidden[rows].to(ctx.cast))
                 else:
                     d_weight += found.T @ hidden[rows].to(ctx.cast)
+                del raw, found
         return d_hidden, d_weight, d_bias, None, None, None, None
 
 
@@ -191,20 +194,26 @@ def _wide(weight: Tensor) -> torch.dtype:
 
 def _chunks(
     ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None
-) -> Iterator[tuple[slice, Tensor, Tensor]]:
-    """The rows of each chunk, the output layer's results, and the logits of the distribution."""
+) -> Iterator[tuple[slice, Tensor | None, Tensor]]:
+    """The rows of each chunk, the output layer's results if a cap needs them in the backward pass, and
+    the logits of the distribution."""
     cast, tokens = weight.to(ctx.cast), ctx.tokens
     step = max(1, CHUNK_BYTES // (4 * weight.shape[0]))
     with torch.autocast(hidden.device.type, enabled=False):
         for start in range(0, len(hidden), step):
             rows = slice(start, start + step)
-            raw = nn.functional.linear(
+            raw = None
+            logits = nn.functional.linear(
                 hidden[rows].to(ctx.cast), cast, None if bias is None else bias.to(ctx.cast)
             ).to(_wide(weight))
-            logits = ctx.head.finish(raw) / ctx.temperature
+            if ctx.head.cap is None:
+                logits = logits.mul_(ctx.head.scale / ctx.temperature)
+            else:
+                raw, logits = logits, ctx.head.finish(logits).div_(ctx.temperature)
             if tokens.early is not None:
                 logits = forbid_ends(logits, tokens.ends, tokens.early[rows])
             yield rows, raw, logits
+            del raw, logits
 
 
 def _logit_gradient(
@@ -213,13 +222,11 @@ def _logit_gradient(
     """The gradient of the loss by the logits z, with p = softmax(z) and entropy H:
     ∂ log p_i / ∂z = 1_i − p, and ∂H / ∂z = −p · (log p + H)."""
     logprobs = logits.log_softmax(-1)
+    ids, weights = ctx.tokens.ids[rows, None], of_logprobs[rows, None]
+    if not ctx.wants_entropy:
+        return logprobs.exp_().mul_(-weights).scatter_add_(1, ids, weights.to(logprobs.dtype))
     found = logprobs.exp()
-    gradient = found * -of_logprobs[rows, None]
-    ids = ctx.tokens.ids[rows, None]
-    gradient.scatter_add_(1, ids, of_logprobs[rows, None].to(found.dtype))
-    if ctx.wants_entropy:
-        logprobs = logprobs.clamp_min(torch.finfo(logprobs.dtype).min)
-        weighted = found * logprobs  # p · log p, whose sum is −H
-        weighted -= found * weighted.sum(-1, keepdim=True)
-        gradient -= weighted * of_entropies[rows, None]
-    return gradient
+    logprobs.clamp_min_(FORBIDDEN)  # −∞ times a probability of 0 is not a number
+    negative = (found * logprobs).sum(-1, keepdim=True)  # −H
+    logprobs.sub_(negative).mul_(of_entropies[rows, None]).add_(weights)
+    return found.mul_(logprobs).neg_().scatter_add_(1, ids, weights.to(found.dtype))

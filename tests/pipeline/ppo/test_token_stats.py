@@ -106,6 +106,22 @@ def test_frozen_weights_and_no_bias_get_no_gradient():
 
 
 @pytest.mark.usefixtures("three_at_a_time")
+def test_a_logit_of_minus_infinity_has_no_gradient():
+    head, hidden = made()
+    hidden.requires_grad_()
+    tokens = Tokens(ids=torch.arange(N) + 3, ends=torch.tensor([0]))
+    with torch.no_grad():
+        head.layer.bias[2] = -1e9
+    expected = torch.autograd.grad(1e3 * all_at_once(head, hidden, tokens, 1.0)[1].sum(), hidden)
+    with torch.no_grad():
+        head.layer.bias[2] = -torch.inf
+    stats = chunked_stats(head, hidden, tokens, temperature=1.0, wants_entropy=True)
+    assert stats.entropies is not None
+    found = torch.autograd.grad(1e3 * stats.entropies.sum(), hidden)
+    torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.usefixtures("three_at_a_time")
 def test_at_most_one_chunk_of_logits_is_alive(monkeypatch):
     sizes = []
     real = token_stats.token_logprobs
