@@ -33,7 +33,7 @@ from pipeline.models.padding import pad_right
 from pipeline.models.text import ChatTokenizer
 from pipeline.ppo import PPOConfig, PPOTrainer, generate
 from pipeline.ppo.algorithm import length_mask
-from pipeline.ppo.model import autocast, detect_device, resolve_precision
+from pipeline.ppo.network.model import autocast, detect_device, resolve_precision
 from pipeline.reward.network import from_language_model
 from pipeline.simulation.preference import score as gold
 

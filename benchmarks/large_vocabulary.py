@@ -35,9 +35,10 @@ from transformers import (
 from benchmarks.common import ROOT, markdown
 from benchmarks.ppo import case as work
 from benchmarks.ppo.__main__ import peer_python
-from pipeline.ppo import PPOConfig, PPOTrainer, token_stats
+from pipeline.ppo import PPOConfig, PPOTrainer
 from pipeline.ppo.algorithm import MinibatchSize
 from pipeline.ppo.batch import Batch
+from pipeline.ppo.network import token_stats
 
 ROWS, PROMPT, RESPONSE = 8, 32, 256
 ENGINES = ("trl", "chunks off", "chunks")

@@ -39,7 +39,7 @@ ROOT = Path(__file__).parent.parent
 T = "tests"
 MODULES = {
     "pipeline/ppo/algorithm.py": [f"{T}/pipeline/ppo/test_algorithm.py", f"{T}/pipeline/ppo/test_losses.py"],
-    "pipeline/ppo/batch.py": [f"{T}/pipeline/ppo/test_batch.py", f"{T}/pipeline/ppo/test_rollout.py"],
+    "pipeline/ppo/batch.py": [f"{T}/pipeline/ppo/test_batch.py", f"{T}/pipeline/ppo/rollouts/test_rollout.py"],
     "pipeline/statistics/sequential_test.py": [f"{T}/pipeline/statistics"],
     "pipeline/promotion/gate.py": [f"{T}/pipeline/promotion/test_gate_report.py", f"{T}/pipeline/promotion"],
     "pipeline/sampling/acquisition.py": [f"{T}/pipeline/sampling"],

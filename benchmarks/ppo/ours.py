@@ -14,7 +14,7 @@ from benchmarks.ppo import case as work
 from pipeline.ppo import PPOConfig, PPOTrainer
 from pipeline.ppo.algorithm import MinibatchSize
 from pipeline.ppo.learner import JOINT
-from pipeline.ppo.packing import last_states
+from pipeline.ppo.network.packing import last_states
 
 VARIANTS: dict[str, dict[str, Any]] = {
     "separate-fp32": {"critic": "separate", "micro_batch_tokens": 256},

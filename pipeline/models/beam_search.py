@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from transformers import GenerationConfig
 
-from pipeline.ppo.rollout import left_padded
-from pipeline.ppo.samplers import truncate_at_end, without_generation_defaults
+from pipeline.ppo.rollouts.backends import truncate_at_end, without_generation_defaults
+from pipeline.ppo.rollouts.decoding import left_padded
 
 
 @torch.no_grad()

@@ -2,7 +2,7 @@
 
 Every stage calls `pick_device` at its start (`worker.device`) and fails if the device is missing.
 All stages but PPO sample in `inference_dtype`.  Training has fp32 weights; `resolve_precision`
-(pipeline/ppo/model.py) adds bf16 autocast on a GPU.  PPO follows `ppo.precision`; other stages
+(pipeline/ppo/network/model.py) adds bf16 autocast on a GPU.  PPO follows `ppo.precision`; other stages
 always use autocast (`trainer_arguments` in hf_trainer.py).
 """
 
@@ -13,7 +13,7 @@ import os
 import torch
 
 from pipeline.config.sections import ModelConfig, WorkerConfig
-from pipeline.ppo.model import detect_device
+from pipeline.ppo.network.model import detect_device
 
 
 def pick_device(wanted: str = "auto") -> torch.device:

@@ -12,7 +12,7 @@ from pipeline.models.beam_search import beam_search
 from pipeline.models.devices import inference_dtype
 from pipeline.models.loading import context_length, load_causal_lm
 from pipeline.models.text import ChatTokenizer, Messages
-from pipeline.ppo.rollout import generate
+from pipeline.ppo.rollouts.rollout import generate
 from pipeline.runs.rundir import Job
 from storage.records import FinishReason
 

@@ -21,7 +21,7 @@ from transformers import PrinterCallback, TrainerCallback
 
 from pipeline.models.snapshots import Snapshots
 from pipeline.ppo.checkpoint import DamagedCheckpoint, set_aside
-from pipeline.ppo.model import resolve_precision
+from pipeline.ppo.network.model import resolve_precision
 from pipeline.runs.cancellation import Cancelled, cancel_requested, deferred
 from pipeline.runs.rundir import Note, Report, RunDirectory, write_atomically
 

@@ -13,8 +13,8 @@ from pipeline.models.padding import pad_right
 from pipeline.models.text import Encoded
 from pipeline.ppo.algorithm import full_kl, length_mask
 from pipeline.ppo.batch import micro_batches
-from pipeline.ppo.model import run_model
-from pipeline.ppo.token_stats import token_logprobs
+from pipeline.ppo.network.model import run_model
+from pipeline.ppo.network.token_stats import token_logprobs
 
 
 @torch.no_grad()

@@ -14,7 +14,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig, Pre
 
 from pipeline.models.best_of_n import manifest_of, no_weights
 from pipeline.models.hub import ModelUnavailable, explaining_load_errors, require_model
-from pipeline.ppo.model import without_dropout
+from pipeline.ppo.network.model import without_dropout
 
 
 def load_causal_lm(

@@ -37,7 +37,8 @@ from pipeline.policy_methods.inputs import (
 from pipeline.ppo.config import PPOConfig
 from pipeline.ppo.metrics import length_correlation, repeated_ngrams, unique_share
 from pipeline.ppo.rewards import Rewarder
-from pipeline.ppo.rollout import PromptSampler, Rollout, generate
+from pipeline.ppo.rollouts.prompts import PromptSampler
+from pipeline.ppo.rollouts.rollout import Rollout, generate
 from pipeline.runs.rundir import Job, Note, Report, RunDirectory
 from storage.records import derive_seed
 
@@ -230,7 +231,7 @@ class RLOOTrainer(trl.RLOOTrainer):
 def _with_positions(
     _: Any, args: tuple[Any, ...], inputs: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Add the positions of real tokens to a forward's arguments, as `rollout.forward_with_cache` does."""
+    """Add the positions of real tokens to a forward's arguments, as `decoding.forward_with_cache` expects."""
     return args, inputs | {"position_ids": (inputs["attention_mask"].cumsum(1) - 1).clamp_min(0)}
 
 

@@ -19,23 +19,23 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pipeline.ppo.config import PPOConfig
     from pipeline.ppo.metrics import METRICS, Flag, red_flags
-    from pipeline.ppo.model import ActorCritic
-    from pipeline.ppo.rollout import Rollout, generate
+    from pipeline.ppo.network.model import ActorCritic
+    from pipeline.ppo.rollouts.rollout import Rollout, generate
     from pipeline.ppo.summary import Sample, SamplerMismatch, TrainingDiverged, UpdateResult
     from pipeline.ppo.trainer import PPOTrainer
 
 _MODULES = {
     "METRICS": "metrics",
-    "ActorCritic": "model",
+    "ActorCritic": "network.model",
     "Flag": "metrics",
     "PPOConfig": "config",
     "PPOTrainer": "trainer",
-    "Rollout": "rollout",
+    "Rollout": "rollouts.rollout",
     "Sample": "summary",
     "SamplerMismatch": "summary",
     "TrainingDiverged": "summary",
     "UpdateResult": "summary",
-    "generate": "rollout",
+    "generate": "rollouts.rollout",
     "red_flags": "metrics",
 }
 

@@ -10,8 +10,8 @@ from torch import Tensor
 from torch.nn.functional import pad as pad_right
 
 from pipeline.ppo.algorithm import length_mask
-from pipeline.ppo.distributed import Processes
-from pipeline.ppo.rollout import Rollout
+from pipeline.ppo.network.distributed import Processes
+from pipeline.ppo.rollouts.rollout import Rollout
 
 
 @dataclass(kw_only=True, eq=False, repr=False)

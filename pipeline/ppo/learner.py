@@ -26,15 +26,15 @@ from pipeline.ppo.algorithm import (
 )
 from pipeline.ppo.batch import Batch, micro_batches, to_tokens
 from pipeline.ppo.config import PPOConfig
-from pipeline.ppo.distributed import Processes, full_tensor, is_sharded
-from pipeline.ppo.model import (
+from pipeline.ppo.network.distributed import Processes, full_tensor, is_sharded
+from pipeline.ppo.network.model import (
     ActorCritic,
     Setup,
     autocast,
     run_model,
 )
-from pipeline.ppo.packing import pack, packed
-from pipeline.ppo.token_stats import (
+from pipeline.ppo.network.packing import pack, packed
+from pipeline.ppo.network.token_stats import (
     OutputHead,
     Tokens,
     TokenStats,

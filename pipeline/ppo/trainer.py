@@ -42,7 +42,10 @@ from pipeline.ppo.checks import (
     check_tokenizer,
 )
 from pipeline.ppo.config import PPOConfig
-from pipeline.ppo.distributed import (
+from pipeline.ppo.dynamic_sampling import fill_batch
+from pipeline.ppo.learner import NOTHING, Learner, NonFiniteError, learning_rates, planned_steps
+from pipeline.ppo.metrics import SAMPLER_MISMATCH, exceeds_mismatch_limit, reason_to_stop, red_flags
+from pipeline.ppo.network.distributed import (
     Processes,
     broadcast_weights,
     gathered,
@@ -52,11 +55,8 @@ from pipeline.ppo.distributed import (
     shard,
     trained_state,
 )
-from pipeline.ppo.dynamic_sampling import fill_batch
-from pipeline.ppo.learner import NOTHING, Learner, NonFiniteError, learning_rates, planned_steps
-from pipeline.ppo.lora import merged, round_frozen_weights
-from pipeline.ppo.metrics import SAMPLER_MISMATCH, exceeds_mismatch_limit, reason_to_stop, red_flags
-from pipeline.ppo.model import (
+from pipeline.ppo.network.lora import merged, round_frozen_weights
+from pipeline.ppo.network.model import (
     Setup,
     assemble,
     detect_device,
@@ -67,10 +67,11 @@ from pipeline.ppo.model import (
     weights_hash,
     weights_versions,
 )
-from pipeline.ppo.packing import use_packing
+from pipeline.ppo.network.packing import use_packing
 from pipeline.ppo.rewards import Decoder, Rewarder
-from pipeline.ppo.rollout import PromptSampler
-from pipeline.ppo.samplers import importance_weights, make_backend
+from pipeline.ppo.rollouts.backends import make_backend
+from pipeline.ppo.rollouts.importance import importance_weights
+from pipeline.ppo.rollouts.prompts import PromptSampler
 from pipeline.ppo.summary import (
     SamplerMismatch,
     Stopwatch,

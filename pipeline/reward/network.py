@@ -31,7 +31,7 @@ from pipeline.models.hub import (
     require_reward_model,
 )
 from pipeline.models.text import ChatTokenizer
-from pipeline.ppo.model import without_dropout
+from pipeline.ppo.network.model import without_dropout
 from pipeline.reward.annotators import AnnotatorEffects
 from pipeline.reward.likelihood import Likelihood
 from pipeline.reward.likelihood_parameters import Ties

@@ -16,8 +16,8 @@ from pipeline.models.loading import context_length
 from pipeline.models.padding import pad_right
 from pipeline.models.text import ChatTokenizer, Encoded, Messages, TooLong, name_rows
 from pipeline.ppo.batch import micro_batches
-from pipeline.ppo.model import autocast, resolve_precision
-from pipeline.ppo.packing import can_pack, last_states
+from pipeline.ppo.network.model import autocast, resolve_precision
+from pipeline.ppo.network.packing import can_pack, last_states
 from pipeline.reward.data import JudgedPair
 from pipeline.reward.network import load_network
 

@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 import torch
 
-from pipeline.ppo.rollout import forward_with_cache, on_device, sample_tokens, truncate
+from pipeline.ppo.rollouts.decoding import forward_without_padding
+from pipeline.ppo.rollouts.draws import on_device, sample_tokens, truncate
 from pipeline.sampling.best_of_n import BestOfN, best
 from pipeline.serving.engine import Piece, Reply
 from storage.generation_records import ReplyEnd, ReplyRequest
@@ -36,10 +37,8 @@ class BestReply(Reply):
     def step(self) -> bool:
         """Sample one token of each row; True when all have ended and the best was emitted."""
         request, stops = self.request, self.sampler.chat.stop_ids
+        output = forward_without_padding(self.sampler.model, self._next, self._length, self._cache)
         self._length += self._next.shape[1]
-        shape = (len(self._rows), self._length)
-        mask = torch.ones(shape, dtype=torch.long, device=self._device)
-        output = forward_with_cache(self.sampler.model, self._next, mask, self._cache)
         self._cache = output.cache
         if not bool(output.logits.isfinite().any()):
             raise ValueError(f"{request.model} returns no finite logits; its weights are damaged")

@@ -12,7 +12,8 @@ from collections.abc import Callable
 import torch
 
 from pipeline.models.generate import Sampler
-from pipeline.ppo.rollout import forward_with_cache, on_device, sample_tokens, truncate
+from pipeline.ppo.rollouts.decoding import forward_without_padding
+from pipeline.ppo.rollouts.draws import on_device, sample_tokens, truncate
 from storage.generation_records import ReplyEnd, ReplyRequest
 
 Piece = str | ReplyEnd | Exception
@@ -52,9 +53,8 @@ class Reply:
     def step(self) -> bool:
         """Sample one token and emit the text that it completes; True at the end of the reply."""
         request = self.request
+        output = forward_without_padding(self.sampler.model, self._next, self._length, self._cache)
         self._length += self._next.shape[1]
-        mask = torch.ones((1, self._length), dtype=torch.long, device=self._device)
-        output = forward_with_cache(self.sampler.model, self._next, mask, self._cache)
         self._cache = output.cache
         if not bool(output.logits.isfinite().any()):
             raise ValueError(f"{request.model} returns no finite logits; its weights are damaged")

@@ -7,7 +7,7 @@ import torch
 from transformers import GenerationConfig, GPT2Config, GPT2LMHeadModel
 
 from pipeline.models.beam_search import beam_search
-from pipeline.ppo.rollout import generate
+from pipeline.ppo.rollouts.rollout import generate
 from tests.helpers.ppo_helpers import EOS, PAD, PROMPTS, tiny_model
 
 SETTINGS = {"eos_token_ids": [EOS], "pad_token_id": PAD}

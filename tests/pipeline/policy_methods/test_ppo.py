@@ -18,7 +18,7 @@ from pipeline.models.text import ChatTokenizer
 from pipeline.ppo import TrainingDiverged
 from pipeline.ppo.checkpoint import list_checkpoints, load_checkpoint
 from pipeline.ppo.learner import Learner
-from pipeline.ppo.model import weights_hash
+from pipeline.ppo.network.model import weights_hash
 from pipeline.ppo.settings import toml
 from pipeline.reward.network import load_network
 from pipeline.reward.scoring import RewardModel

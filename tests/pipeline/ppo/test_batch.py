@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from pipeline.ppo.batch import Batch, gather_shares, micro_batches
-from pipeline.ppo.distributed import Processes
-from pipeline.ppo.rollout import Rollout
+from pipeline.ppo.network.distributed import Processes
+from pipeline.ppo.rollouts.rollout import Rollout
 from pipeline.ppo.summary import samples_of
 
 PAD = 0

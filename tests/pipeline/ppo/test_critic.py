@@ -6,7 +6,7 @@ import pytest
 import torch
 from transformers import GPT2Config, GPT2ForSequenceClassification, LlamaForSequenceClassification
 
-from pipeline.ppo.model import weights_hash
+from pipeline.ppo.network.model import weights_hash
 from tests.helpers.ppo_helpers import (
     EOS,
     PAD,

@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 import torch
 
-from pipeline.ppo import Flag, PPOTrainer, metrics, rollout
-from pipeline.ppo.samplers import BuiltinSampler
+from pipeline.ppo import Flag, PPOTrainer, metrics
+from pipeline.ppo.rollouts import decoding, draws
+from pipeline.ppo.rollouts.backends import BuiltinSampler
+from pipeline.ppo.rollouts.rollout import Rollout
 from tests.helpers.ppo_helpers import tiny_tokenizer, tiny_trainer
 
 PROMPTS = [[2 + i, 2 + j] for i in range(4) for j in range(4)]
@@ -78,12 +80,15 @@ def draw_hotter(trainer: PPOTrainer) -> None:
     """Tokens are drawn at a temperature that their log-probabilities leave out."""
     sample = trainer.backend
 
+    def hotter(probs: torch.Tensor, uniforms: torch.Tensor) -> torch.Tensor:
+        return draws.sample_tokens((probs.log() / 5).softmax(-1), uniforms)
+
     class Hotter:
         foreign = False
 
-        def __call__(self, *arguments: Any) -> rollout.Rollout:
+        def __call__(self, *arguments: Any) -> Rollout:
             with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(rollout, "truncate", lambda logits, **_: logits / 5)
+                patch.setattr(decoding, "sample_tokens", hotter)
                 return sample(*arguments)
 
     trainer.backend = Hotter()

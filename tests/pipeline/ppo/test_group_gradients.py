@@ -10,7 +10,7 @@ import trl
 from datasets import Dataset
 from torch import Tensor
 
-from pipeline.ppo import rollout
+from pipeline.ppo.rollouts import rollout
 from tests.helpers.ppo_helpers import EOS, PAD, PROMPTS, tiny_model, tiny_tokenizer, tiny_trainer
 
 GROUP, TOKENS = 4, 6

@@ -13,7 +13,7 @@ from pipeline.ppo.algorithm import MinibatchSize, length_mask, policy_loss, poli
 from pipeline.ppo.baselines import Baseline
 from pipeline.ppo.batch import Batch
 from pipeline.ppo.dynamic_sampling import differing
-from pipeline.ppo.rollout import Rollout
+from pipeline.ppo.rollouts.rollout import Rollout
 from tests.helpers.ppo_helpers import assert_same_state, tiny_config, tiny_trainer, untimed
 
 RLOO = {"baseline": "leave_one_out", "whiten_advantages": False}

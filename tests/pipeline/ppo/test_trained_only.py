@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from pipeline.ppo.checkpoint import list_checkpoints, load_checkpoint, save_checkpoint
-from pipeline.ppo.model import weights_hash
+from pipeline.ppo.network.model import weights_hash
 from tests.helpers.ppo_helpers import assert_same_state, tiny_model, tiny_trainer, untimed
 
 LORA = {"lora_rank": 4, "lr": 1e-2, "updates": 4, "checkpoint_every": 1}

@@ -12,7 +12,7 @@ from transformers import PreTrainedTokenizerFast
 
 from pipeline.ppo import PPOConfig, PPOTrainer, TrainingDiverged
 from pipeline.ppo.metrics import METRICS, RESERVED_COMPONENTS
-from pipeline.ppo.model import weights_hash
+from pipeline.ppo.network.model import weights_hash
 from tests.helpers.ppo_helpers import (
     EOS,
     PROMPTS,

@@ -8,7 +8,7 @@ from transformers import LlamaForSequenceClassification
 
 from pipeline.ppo.baselines import Baseline
 from pipeline.ppo.metrics import reward_fell
-from pipeline.ppo.model import weights_hash
+from pipeline.ppo.network.model import weights_hash
 from tests.helpers.ppo_helpers import PROMPTS, tiny_config, tiny_model, tiny_trainer, untimed
 
 

@@ -5,8 +5,8 @@ import torch
 from transformers import GPT2Config, GPT2LMHeadModel, GPTNeoXConfig, GPTNeoXForCausalLM
 
 from pipeline.models.text import ChatTokenizer
-from pipeline.ppo.rollout import generate
-from pipeline.ppo.token_stats import token_logprobs
+from pipeline.ppo.network.token_stats import token_logprobs
+from pipeline.ppo.rollouts.rollout import generate
 from pipeline.sampling.steering import (
     ContrastPair,
     decoder_layers,

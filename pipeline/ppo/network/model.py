@@ -14,8 +14,8 @@ from transformers import AutoModelForCausalLM
 
 from pipeline.ppo.checks import check_models
 from pipeline.ppo.config import PPOConfig
-from pipeline.ppo.distributed import frozen_names, full_tensor, local_tensor
-from pipeline.ppo.lora import ADAPTER, AdapterOff, plain_name, with_lora
+from pipeline.ppo.network.distributed import frozen_names, full_tensor, local_tensor
+from pipeline.ppo.network.lora import ADAPTER, AdapterOff, plain_name, with_lora
 
 
 class ModelOutput(NamedTuple):
@@ -35,7 +35,7 @@ class ModelOutput(NamedTuple):
 def forward_at(
     model: nn.Module,
     input_ids: Tensor,
-    positions: Tensor,
+    positions: Tensor | None,
     *,
     makes_logits: bool = True,
     **inputs: Any,
@@ -43,14 +43,14 @@ def forward_at(
     """Run a causal LM with its output layer only at `positions`; return (logits, hidden, cache).
 
     `input_ids` is (B, L); `positions` is a (B, L) mask of the positions whose next-token logits are
-    computed.  A hook selects them at the input of the output layer: no logits of prompt and padding
+    computed, or None for each row's last, which needs no wait for the device.  A hook selects them at the input of the output layer: no logits of prompt and padding
     are computed, the last hidden states (N, hidden) are available, and the model's own forward
     still scales or caps its logits.  With `makes_logits=False` the logits are (0, V).
     """
     selected: list[Tensor] = []
 
     def select(_: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor]:
-        selected.append(args[0][positions])
+        selected.append(args[0][:, -1] if positions is None else args[0][positions])
         wanted = selected[0] if makes_logits else selected[0][:0]
         return (wanted.unsqueeze(0),)
 
@@ -93,13 +93,13 @@ class ActorCritic(nn.Module):
     def forward(
         self,
         input_ids: Tensor,
-        positions: Tensor,
+        positions: Tensor | None,
         *,
         separate_values: bool = False,
         makes_logits: bool = True,
         **inputs: Any,
     ) -> ModelOutput:
-        """Logits and values at `positions`.
+        """Logits and values at `positions` (as in `forward_at`).
 
         Values are None with `separate_values`, when the caller runs `values` itself, and for a separate
         critic while sampling with a cache, when one later pass over whole texts costs less.
@@ -112,6 +112,7 @@ class ActorCritic(nn.Module):
         elif self.critic is None:
             values = self._values_from_hidden(hidden)
         else:
+            assert positions is not None, "a separate critic reads whole texts"
             values = self.values(input_ids, positions, **inputs)
         return ModelOutput(logits, values, cache, hidden)
 
@@ -159,7 +160,9 @@ def _value_head(kind: str, like: Tensor) -> nn.Module:
     )
 
 
-def run_model(model: nn.Module, input_ids: Tensor, positions: Tensor, **inputs: Any) -> ModelOutput:
+def run_model(
+    model: nn.Module, input_ids: Tensor, positions: Tensor | None, **inputs: Any
+) -> ModelOutput:
     """`ActorCritic.forward`, or the same for a plain causal LM, without values."""
     if isinstance(model, ActorCritic):
         return model(input_ids, positions, **inputs)

@@ -11,11 +11,11 @@ import pytest
 import torch
 from transformers import LlamaForCausalLM
 
-from pipeline.ppo.distributed import Processes, full_tensor
-from pipeline.ppo.model import weights_hash
+from pipeline.ppo.network.distributed import Processes, full_tensor
+from pipeline.ppo.network.model import weights_hash
 from tests.helpers.ppo_helpers import PROMPTS, tiny_model, tiny_trainer, untimed
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 SETTINGS = {"updates": 2, "kl_control": "adaptive", "score_scaling": "running", "lr": 1e-3}
 
 CASES = {
@@ -66,7 +66,7 @@ torch.set_num_threads(1)
 from tests.pipeline.ppo.test_parallel import (
     CASES, RESUMED, SETTINGS, TOO_FEW, refusal, saved_and_resumed, watched
 )
-from pipeline.ppo.distributed import Processes
+from pipeline.ppo.network.distributed import Processes
 folder, rank = Path({folder!r}), Processes().rank
 for name, rows in TOO_FEW.items():
     torch.save(refusal(rows), folder / f"few-{{name}}-{{rank}}")

@@ -8,8 +8,8 @@ import torch
 from peft.tuners.lora import Linear
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from pipeline.ppo.lora import merged_adapters, with_lora
-from pipeline.ppo.rollout import generate
+from pipeline.ppo.network.lora import merged_adapters, with_lora
+from pipeline.ppo.rollouts.rollout import generate
 from tests.helpers.ppo_helpers import EOS, PAD, PROMPTS, tiny_model, tiny_trainer
 
 IDS = torch.tensor([[2, 3, 4, 5], [6, 7, 8, 9]])

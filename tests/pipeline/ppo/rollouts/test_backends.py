@@ -11,8 +11,10 @@ from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
 
 from pipeline.ppo import ActorCritic, PPOConfig, SamplerMismatch
 from pipeline.ppo.algorithm import MinibatchSize, length_mask, policy_loss
-from pipeline.ppo.model import Setup, weights_hash
-from pipeline.ppo.samplers import VLLM, BuiltinSampler, TransformersGenerate, importance_weights
+from pipeline.ppo.network.model import Setup, weights_hash
+from pipeline.ppo.rollouts.backends import BuiltinSampler, TransformersGenerate
+from pipeline.ppo.rollouts.importance import importance_weights
+from pipeline.ppo.rollouts.vllm import VLLM
 from tests.helpers.ppo_helpers import (
     EOS,
     PAD,
@@ -288,7 +290,7 @@ def stand_in(monkeypatch):
 @pytest.mark.usefixtures("stand_in")
 @pytest.mark.parametrize("sleeps", [True, False])
 def test_vllm_gets_the_weights_before_it_samples(monkeypatch, sleeps):
-    monkeypatch.setattr("pipeline.ppo.samplers.supports_sleep", lambda _: sleeps)
+    monkeypatch.setattr("pipeline.ppo.rollouts.vllm.supports_sleep", lambda _: sleeps)
     trainer = tiny_trainer(rollout_backend="transformers", updates=3, temperature=0.8)
     trainer.backend = VLLM(trainer.backend.setup)
     updates = list(trainer.run())

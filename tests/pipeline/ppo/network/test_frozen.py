@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from pipeline.ppo import trainer as module
-from pipeline.ppo.lora import round_frozen_weights
+from pipeline.ppo.network.lora import round_frozen_weights
 from tests.helpers.ppo_helpers import tiny_model, tiny_trainer, untimed
 
 LORA = {"lora_rank": 4, "reference": None, "precision": "bf16", "lr": 1e-2}

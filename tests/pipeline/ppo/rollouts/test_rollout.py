@@ -5,9 +5,10 @@ import torch
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from pipeline.ppo.batch import Batch, micro_batches
-from pipeline.ppo.model import ActorCritic, forward_at, run_model
-from pipeline.ppo.rollout import generate, sample_tokens, truncate
-from pipeline.ppo.token_stats import token_logprobs
+from pipeline.ppo.network.model import ActorCritic, forward_at, run_model
+from pipeline.ppo.network.token_stats import token_logprobs
+from pipeline.ppo.rollouts.draws import sample_tokens, truncate
+from pipeline.ppo.rollouts.rollout import generate
 from tests.helpers.ppo_helpers import EOS, PAD, PROMPTS, tiny_model, tiny_trainer
 
 

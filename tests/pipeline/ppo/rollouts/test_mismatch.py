@@ -13,8 +13,8 @@ import torch
 
 from pipeline.ppo import ActorCritic, PPOTrainer, SamplerMismatch, trainer
 from pipeline.ppo.checkpoint import list_checkpoints
-from pipeline.ppo.model import Setup, weights_hash
-from pipeline.ppo.samplers import TransformersGenerate
+from pipeline.ppo.network.model import Setup, weights_hash
+from pipeline.ppo.rollouts.backends import TransformersGenerate
 from pipeline.runs.rundir import Report, RunDirectory
 from pipeline.stages import policy as ppo_stage
 from pipeline.worker.worker import reason_of

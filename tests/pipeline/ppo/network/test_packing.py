@@ -14,7 +14,7 @@ from transformers import (
 )
 
 from pipeline.ppo.batch import micro_batches
-from pipeline.ppo.packing import can_pack, pack, packed
+from pipeline.ppo.network.packing import can_pack, pack, packed
 from tests.helpers.ppo_helpers import EOS, PROMPTS, tiny_model, tiny_trainer, untimed
 
 SMALL = {"vocab_size": 16, "hidden_size": 32, "num_hidden_layers": 2, "eos_token_id": EOS}

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from pipeline.ppo.distributed import is_sharded
+from pipeline.ppo.network.distributed import is_sharded
 
 CHUNK_BYTES = 2**26
 """Bytes of fp32 logits that are alive at a time; fewer logits than that are kept for the backward

@@ -19,8 +19,8 @@ from transformers import (
     GraniteForCausalLM,
 )
 
-from pipeline.ppo import token_stats
-from pipeline.ppo.token_stats import OutputHead, Tokens, chunked_stats, output_head
+from pipeline.ppo.network import token_stats
+from pipeline.ppo.network.token_stats import OutputHead, Tokens, chunked_stats, output_head
 from tests.helpers.ppo_helpers import tiny_trainer
 
 N, WIDTH, VOCABULARY = 7, 5, 11

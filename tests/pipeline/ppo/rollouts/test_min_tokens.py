@@ -7,7 +7,7 @@ import torch
 
 from pipeline.ppo import ActorCritic, PPOTrainer, generate
 from pipeline.ppo.algorithm import full_kl
-from pipeline.ppo.token_stats import entropy, forbid_ends, token_logprobs
+from pipeline.ppo.network.token_stats import entropy, forbid_ends, token_logprobs
 from tests.helpers.ppo_helpers import EOS, PAD, PROMPTS, tiny_config, tiny_model, tiny_trainer
 
 ENDS = [EOS, 7]

@@ -1,0 +1,1 @@
+"""The trained networks: actor and critic, LoRA, packing, token log-probabilities, several processes."""
