@@ -12,8 +12,9 @@ from typing import Any
 import torch
 from transformers import GenerationConfig
 
-from pipeline.ppo.rollouts.backends import truncate_at_end, without_generation_defaults
+from pipeline.ppo.rollouts.backends import without_generation_defaults
 from pipeline.ppo.rollouts.decoding import left_padded
+from pipeline.ppo.rollouts.rollout import truncate_at_end
 
 
 @torch.no_grad()

@@ -303,12 +303,12 @@ class PPOConfig(Section):
         above=0,
         high=1,
     )
-    rollout_backend: Literal["own", "transformers", "vllm"] = setting(
+    rollout_backend: Literal["own", "compiled", "transformers", "vllm"] = setting(
         "own",
-        "Sampler of rollouts: own, the engine's loop; transformers, its generate method, for "
-        "models whose cache the loop does not support; or vllm (pip install vllm, one GPU). With "
-        "the last two, the trainer recomputes log-probabilities, and importance weights correct "
-        "for the difference.",
+        "Sampler of rollouts: own, the engine's loop; compiled, the loop with torch.compile, for long "
+        "runs of small models on a GPU; transformers, its generate method, for models whose cache "
+        "the loop does not support; or vllm (pip install vllm, one GPU). With the last three, the "
+        "trainer recomputes log-probabilities, and importance weights correct for the difference.",
     )
     importance_cap: float = setting(
         2.0,

@@ -78,8 +78,8 @@ def _adapted(policy: nn.Module) -> list[Any]:
 class _Fused:
     """The forward of an adapted layer: W·x + s·B·(A·x).
 
-    PEFT allocates three tensors as large as the output; this class scales the small A·x and adds
-    its product to W·x in place.
+    PEFT allocates three tensors as large as the output; here one product scales B·(A·x) and adds it to
+    W·x.
     """
 
     def __init__(self, layer: Any) -> None:
@@ -91,9 +91,9 @@ class _Fused:
         if layer.disable_adapters or layer.merged:
             return output
         (name,) = layer.active_adapters
-        small = layer.lora_A[name](x) * layer.scaling[name]
-        up = layer.lora_B[name].weight
-        flat = torch.addmm(output.flatten(0, -2), small.flatten(0, -2), up.T)
+        small, up = layer.lora_A[name](x), layer.lora_B[name].weight
+        scale = layer.scaling[name]
+        flat = torch.addmm(output.flatten(0, -2), small.flatten(0, -2), up.T, alpha=scale)
         return flat.view(output.shape)
 
 

@@ -1,7 +1,8 @@
-"""The samplers of rollouts: this engine's own loop, transformers' `generate`, or vLLM.
+"""The samplers of rollouts: this engine's own loop, eager or compiled, transformers' `generate`, or
+vLLM.
 
-`make_backend` selects one by `ppo.rollout_backend` (default own).  The last two return only tokens
-and log-probabilities.  The trainer computes everything else, with arithmetic that may differ:
+`make_backend` selects one by `ppo.rollout_backend` (default own).  The others return only tokens and
+log-probabilities.  The trainer computes everything else, with arithmetic that may differ:
 `importance_weights` measures the difference and corrects for it.
 """
 
@@ -17,9 +18,10 @@ from pipeline.ppo.network.distributed import Processes, is_sharded
 from pipeline.ppo.network.lora import merged_adapters
 from pipeline.ppo.network.model import Setup, autocast
 from pipeline.ppo.network.token_stats import forbid_ends, token_logprobs
+from pipeline.ppo.rollouts.compiled import CompiledSampler
 from pipeline.ppo.rollouts.decoding import left_padded
 from pipeline.ppo.rollouts.draws import on_device, sample_tokens, truncate
-from pipeline.ppo.rollouts.rollout import Rollout, as_rollout, generate
+from pipeline.ppo.rollouts.rollout import Rollout, as_rollout, generate, truncate_at_end
 from pipeline.ppo.rollouts.vllm import VLLM
 
 
@@ -44,6 +46,8 @@ def make_backend(setup: Setup, processes: Processes) -> Backend:
     name = setup.config.rollout_backend
     if name == "own":
         return BuiltinSampler(setup)
+    if name == "compiled":
+        return CompiledSampler(setup)
     if name == "transformers":
         return TransformersGenerate(setup)
     if processes.size > 1 or setup.device.type != "cuda":
@@ -174,9 +178,3 @@ def without_generation_defaults(policy: Any) -> Iterator[None]:
     finally:
         for module, settings in zip(holders, before, strict=True):
             module.generation_config = settings
-
-
-def truncate_at_end(tokens: list[int], eos_token_ids: Sequence[int]) -> list[int]:
-    """The tokens up to and including the first end-of-text."""
-    ends = (n for n, token in enumerate(tokens, 1) if token in eos_token_ids)
-    return tokens[: next(ends, len(tokens))]

@@ -9,14 +9,21 @@ from torch import Tensor, nn
 
 from pipeline.ppo.algorithm import length_mask
 from pipeline.ppo.network.model import ModelOutput, run_model
-from pipeline.ppo.network.token_stats import forbid_ends
+from pipeline.ppo.network.token_stats import entropy, forbid_ends, token_logprobs
 from pipeline.ppo.rollouts.draws import sample_tokens, truncate
-from pipeline.ppo.rollouts.kv_cache import make_cache
+from pipeline.ppo.rollouts.kv_cache import filling_gaps, host_tensor, keep_rows, make_cache
 
-_CHECK_EVERY = {"cpu": 1}
-"""Tokens between two looks at which rows have ended, by device."""
-_CHECK_EVERY_ELSEWHERE = 16
-"""A look waits for the device, which then has nothing queued."""
+CHECK_EVERY = 16
+"""Tokens between two looks at which rows have ended, on a GPU."""
+
+
+def check_interval(device: torch.device) -> int:
+    """Tokens between two looks at which rows have ended.
+
+    On a GPU a look waits until everything before it is computed.  On a CPU it costs nothing, and rows
+    that have ended cost time.
+    """
+    return 1 if device.type == "cpu" else CHECK_EVERY
 
 
 class Step(NamedTuple):
@@ -40,30 +47,24 @@ class Choice:
     top_p: float
     min_new_tokens: int
 
-    def draw(self, output: ModelOutput, uniforms: Tensor, step: int) -> Step:
-        """Draw token number `step` of each row with its random number."""
-        logits = output.logits
+    def logits(self, logits: Tensor, *, early: bool) -> Tensor:
+        """(B, V) logits at the temperature, without end-of-text where it is too `early`."""
         if self.temperature not in (0, 1):
             logits = logits / self.temperature
-        if step < self.min_new_tokens:
-            logits = forbid_ends(logits, self.ends)
-        logprobs = logits.log_softmax(-1)
-        probs = logprobs.exp()
+        return forbid_ends(logits, self.ends) if early else logits
+
+    def token(self, logits: Tensor, uniforms: Tensor) -> Tensor:
+        """Draw a token from each row of `logits` with its random number: (B,)."""
         if self.temperature == 0:
-            drawn = logits.argmax(-1)
-        elif self.top_k > 0 or self.top_p < 1:
-            allowed = truncate(logits, top_k=self.top_k, top_p=self.top_p)
-            drawn = sample_tokens(allowed.softmax(-1), uniforms)
-        else:
-            drawn = sample_tokens(probs, uniforms)
-        # The clamp avoids 0 · −∞ for logits of −∞.
-        finite = logprobs.clamp_min(torch.finfo(logprobs.dtype).min)
-        return Step(
-            drawn,
-            logprobs.gather(1, drawn[:, None]).squeeze(1),
-            -(probs * finite).sum(-1),
-            output.values,
-        )
+            return logits.argmax(-1)
+        allowed = truncate(logits, top_k=self.top_k, top_p=self.top_p)
+        return sample_tokens(allowed.softmax(-1), uniforms)
+
+    def draw(self, output: ModelOutput, uniforms: Tensor, step: int) -> Step:
+        """Draw token number `step` of each row."""
+        logits = self.logits(output.logits, early=step < self.min_new_tokens)
+        drawn = self.token(logits, uniforms)
+        return Step(drawn, token_logprobs(logits, drawn), entropy(logits), output.values)
 
 
 class Decoder:
@@ -75,7 +76,7 @@ class Decoder:
 
     def __init__(self, model: nn.Module, choice: Choice, uniforms: Tensor, pad: int) -> None:
         self.model, self.choice, self.uniforms, self.pad = model, choice, uniforms, pad
-        self.check_every = _CHECK_EVERY.get(uniforms.device.type, _CHECK_EVERY_ELSEWHERE)
+        self.check_every = check_interval(uniforms.device)
         shape, device = uniforms.shape, uniforms.device
         self.tokens = torch.full(shape, pad, device=device)
         self.logprobs = torch.zeros(shape, device=device)
@@ -149,29 +150,21 @@ class _Batch:
         self.ids, self.places, self.cache = drawn[:, None], self.places[:, -1:] + 1, cache
 
     def drop_ended(self, ended: Tensor) -> bool:
-        """Remove the rows that have ended; False if no row is left.  Waits for the device."""
-        keep = (~ended).nonzero().squeeze(1)
-        if len(keep) == 0:
+        """Remove the rows that have ended; False if no row is left.  Waits for the device, once."""
+        keep = [row for row, over in enumerate(ended.tolist()) if not over]
+        if not keep:
             return False
         if len(keep) < len(ended):
-            keep = _filling_gaps(keep)
+            order = filling_gaps(keep)
+            kept = host_tensor(order, ended.device)
             self.rows, self.uniforms, self.mask = (
-                self.rows[keep],
-                self.uniforms[keep],
-                self.mask[keep],
+                self.rows[kept],
+                self.uniforms[kept],
+                self.mask[kept],
             )
-            self.ids, self.places = self.ids[keep], self.places[keep]
-            self.cache.reorder_cache(keep)
+            self.ids, self.places = self.ids[kept], self.places[kept]
+            keep_rows(self.cache, order, kept)
         return True
-
-
-def _filling_gaps(keep: Tensor) -> Tensor:
-    """The kept rows (K,), in ascending order, reordered: rows below K stay in their places, and the
-    others fill the gaps, so that few rows of the cache are copied."""
-    order = torch.arange(len(keep), device=keep.device)
-    stay = keep < len(keep)
-    gaps = torch.ones_like(stay).index_fill(0, keep[stay], False)
-    return order.masked_scatter(gaps, keep[~stay])
 
 
 def _causal_lm(model: Any) -> Any:

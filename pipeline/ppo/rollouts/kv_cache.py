@@ -4,12 +4,13 @@ transformers' own cache is concatenated for every token, which copies all of it:
 weights of a small model.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 from transformers import Cache, DynamicCache
-from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
+from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer, StaticLayer
 
 _ATTENTION = (DynamicLayer, DynamicSlidingWindowLayer)
 
@@ -28,8 +29,8 @@ class PreallocatedLayer(DynamicLayer):
         self.capacity = capacity
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
-        """Allocate the buffers in the shape and precision of the first keys and values."""
-        self.dtype, self.device = key_states.dtype, key_states.device
+        """Allocate the buffers in the shape of the first keys and values."""
+        self.dtype, self.device = precision_of(key_states), key_states.device
         self._buffers = [_buffer(x, self.capacity) for x in (key_states, value_states)]
         self._show(0, len(key_states))
         self.is_initialized = True
@@ -49,17 +50,16 @@ class PreallocatedLayer(DynamicLayer):
         """Tokens in the cache."""
         return self._length if self.is_initialized else 0
 
-    def reorder_cache(self, beam_idx: Tensor) -> None:
-        """Keep these rows, in this order; no row may move behind its place.
-
-        Rows move within the buffers, and only those that change places are copied.
-        """
-        rows = len(beam_idx)
-        moved = (beam_idx != torch.arange(rows, device=beam_idx.device)).nonzero().squeeze(1)
+    def move_rows(self, sources: Tensor, targets: Tensor, rows: int) -> None:
+        """Copy rows to others' places, and keep the first `rows`."""
         for buffer in self._buffers:
             seen = buffer.narrow(2, 0, self._length)
-            seen[moved] = seen[beam_idx[moved]]
+            seen[targets] = seen[sources]
         self._show(self._length, rows)
+
+    def reorder_cache(self, beam_idx: Tensor) -> None:
+        """Not supported: `move_rows` copies fewer rows."""
+        raise NotImplementedError
 
     def _show(self, length: int, rows: int) -> tuple[Tensor, Tensor]:
         self._length, self._rows = length, rows
@@ -70,13 +70,67 @@ class PreallocatedLayer(DynamicLayer):
 
 def _buffer(like: Tensor, capacity: int) -> Tensor:
     rows, heads, _, width = like.shape
-    return like.new_empty(rows, heads, capacity, width)
+    return like.new_empty(rows, heads, capacity, width, dtype=precision_of(like))
+
+
+class FixedLayer(StaticLayer):
+    """transformers' static layer, whose shapes never change, in the precision of attention."""
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
+    ) -> tuple[Tensor, Tensor]:
+        """Write keys and values behind the earlier ones, and return the whole buffers."""
+        dtype = precision_of(key_states)
+        return super().update(key_states.to(dtype), value_states.to(dtype), *args, **kwargs)
+
+
+def precision_of(states: Tensor) -> torch.dtype:
+    """The precision in which attention reads keys and values: autocast rounds them there, and a cache
+    that holds them rounded gives the same result with half the memory."""
+    kind = states.device.type
+    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else states.dtype
+
+
+def has_attention_only(model: Any) -> bool:
+    """Whether every layer that keeps a state of earlier tokens is attention."""
+    layers = DynamicCache(config=model.config).layers
+    return bool(layers) and all(type(layer) in _ATTENTION for layer in layers)
 
 
 def make_cache(model: Any, capacity: int) -> Cache | None:
     """An empty cache for `capacity` tokens a row; None for a model with other layers than attention,
     which makes its own."""
-    own = DynamicCache(config=model.config).layers
-    if not own or any(type(layer) not in _ATTENTION for layer in own):
-        return None
-    return Cache(layers=[PreallocatedLayer(capacity) for _ in own])  # type: ignore[arg-type]
+    return cache_of(model, PreallocatedLayer, capacity) if has_attention_only(model) else None
+
+
+def cache_of(model: Any, layer: type[PreallocatedLayer] | type[FixedLayer], capacity: int) -> Cache:
+    """An empty cache of such layers."""
+    layers = DynamicCache(config=model.config).layers
+    return Cache(layers=[layer(capacity) for _ in layers])  # type: ignore[arg-type]
+
+
+def filling_gaps(keep: list[int]) -> list[int]:
+    """These ascending rows in another order: rows below their count stay in their places, and the
+    others fill the gaps, so that few rows of a cache are copied."""
+    stay = {row for row in keep if row < len(keep)}
+    moving = iter(keep[len(stay) :])
+    return [row if row in stay else next(moving) for row in range(len(keep))]
+
+
+def keep_rows(cache: Cache, order: list[int], kept: Tensor) -> None:
+    """Keep the rows `order` of a cache, in that order, given also as a tensor on its device."""
+    moved = [(row, place) for place, row in enumerate(order) if row != place]
+    if not isinstance(cache.layers[0], PreallocatedLayer):
+        # The only way to select rows that every kind of layer supports.
+        cache.reorder_cache(kept)  # type: ignore[arg-type]
+        return
+    sources, targets = host_tensor(moved, kept.device).view(-1, 2).unbind(1)
+    for layer in cache.layers:
+        assert isinstance(layer, PreallocatedLayer)
+        layer.move_rows(sources, targets, len(order))
+
+
+def host_tensor(numbers: Sequence[Any], device: torch.device) -> Tensor:
+    """Integers of the host on `device`, without waiting for it."""
+    found = torch.tensor(numbers, dtype=torch.long, pin_memory=device.type == "cuda")
+    return found.to(device, non_blocking=True)

@@ -115,6 +115,12 @@ def _rollout(decoder: Decoder, pad: int) -> Rollout:
     )
 
 
+def truncate_at_end(tokens: list[int], eos_token_ids: Sequence[int]) -> list[int]:
+    """The tokens up to and including the first end-of-text."""
+    ends = (n for n, token in enumerate(tokens, 1) if token in eos_token_ids)
+    return tokens[: next(ends, len(tokens))]
+
+
 def as_rollout(
     tokens: Sequence[Sequence[int]], logprobs: Sequence[Sequence[float]], setup: Setup
 ) -> Rollout:

@@ -358,7 +358,7 @@ def test_without_vllm_or_a_gpu_one_sentence_says_so(monkeypatch):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"rollout_backend": "tgi"}, "must be one of own, transformers, vllm"),
+        ({"rollout_backend": "tgi"}, "must be one of own, compiled, transformers, vllm"),
         ({"rollout_backend": "vllm", "top_p": 0.9}, "does not support ppo.top_k, top_p"),
         ({"rollout_backend": "vllm", "lora_rank": 8}, "and lora_rank"),
         (
