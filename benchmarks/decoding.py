@@ -27,6 +27,8 @@ from typing import Any, NamedTuple
 
 import torch
 import torch._inductor.config as inductor
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
 from torch.profiler import ProfilerActivity, profile
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import GenerationConfig
@@ -64,6 +66,20 @@ DEEP = work.Size(hidden=112, layers=24, heads=14, kv_heads=2, inner=256, vocabul
 """As narrow as its heads allow."""
 
 
+class _Listed(TorchFunctionMode):
+    """Counts what reads a tensor without an operation that is dispatched."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waits = 0
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        self.waits += func in (Tensor.tolist, Tensor.numpy)
+        return func(*args, **(kwargs or {}))
+
+
 class Dispatched(TorchDispatchMode):
     """Counts operations as they are dispatched, below autocast and composite operations."""
 
@@ -72,7 +88,22 @@ class Dispatched(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()
         self.kernels: Counter[str] = Counter()
-        self.waits = 0
+        self._waits = 0
+        self._listed = _Listed()
+
+    @property
+    def waits(self) -> int:
+        """How often the host waited."""
+        return self._waits + self._listed.waits
+
+    def __enter__(self) -> Dispatched:
+        self._listed.__enter__()
+        super().__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)
+        self._listed.__exit__(*error)
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
@@ -82,7 +113,7 @@ class Dispatched(TorchDispatchMode):
         view = any(r.alias_info and not r.alias_info.is_write for r in func._schema.returns)
         if not view and not name.startswith(self._FREE):
             self.kernels[name] += 1
-        self.waits += waits(name, args)
+        self._waits += waits(name, args)
         return func(*args, **(kwargs or {}))
 
 
@@ -130,10 +161,12 @@ def counted(precision: str, lora: int, backend: str) -> Counts:
             )
         )
 
-    short, long = run(SHORT, eos=False), run(LONG, eos=False)
-    kernels, casts = ((b - a) / (LONG - SHORT) for a, b in zip(short[:2], long[:2], strict=True))
-    # With rows that end, which are removed.
-    return Counts(kernels, casts, run(LONG, eos=True).waits / LONG)
+    def difference(*, eos: bool) -> Counts:
+        short, long = run(SHORT, eos=eos), run(LONG, eos=eos)
+        return Counts(*((b - a) / (LONG - SHORT) for a, b in zip(short, long, strict=True)))
+
+    # Rows that end are removed, which must not wait either.
+    return difference(eos=False)._replace(waits=difference(eos=True).waits)
 
 
 def _dispatched(sample: Callable[[], Any]) -> Counts:

@@ -99,7 +99,8 @@ SMOKES = [
           "rloo"),
     Smoke("launch.py sycophancy", "--folder {tmp}/lab --tiny --set ppo.updates=1 --set ppo.rollouts=8 "
           "--set ppo.minibatch=8 --set reward.epochs=0.5 --kl 0.1 --json", '"rules + echo"'),
-    Smoke("python -m benchmarks kl-grid", "--updates 1 --tokens 1", "kl_estimator"),
+    Smoke("python -m benchmarks kl-grid", "--updates 1 --tokens 1 --samplers own transformers "
+          "--methods rloo --most 1000", "| rloo |"),
     Smoke("python -m benchmarks console", "--tiny --rounds 1 --seconds 2", '"script_ms_per_frame"'),
     Smoke("python -m benchmarks clicks", "--labels 3", "p95"),
     Smoke("python -m benchmarks labels", "--clients 2 --seconds 1 --pairs 3000", '"errors": 0'),
@@ -118,6 +119,7 @@ SMOKES = [
     Smoke("make bench-ppo", "--alone --sizes T --rounds 1 --variants separate-fp32 lora-bf16 --eos with",
           "| T | yes | lora-bf16 |", (("make bench-ppo", "python -m benchmarks.ppo"),)),
     Smoke("python -m benchmarks.ppo", "--alone --device cpu --sizes T --rounds 1", "| T | yes | shared-bf16 |"),
+    Smoke("python -m benchmarks.decoding", "--tiny", "| bf16 | 16 | compiled |"),
     Smoke("python -m benchmarks.large_vocabulary", "--alone --tiny", "| chunks |"),
     Smoke("python -m benchmarks.gpu_learning",
           "--out {tmp} --hidden 64 --layers 1 --rows 64 --batch 16 --prompts 64 --updates 2",

@@ -17,6 +17,26 @@ from torch import Tensor
 from tests.helpers.ppo_helpers import EOS, tiny_model, tiny_tokenizer, tiny_trainer
 
 VOCAB, PROMPT = 8, [2, 3]
+
+RAW = {"whiten_advantages": False}
+RLOO, GROUP_MEAN = {"baseline": "leave_one_out"}, {"baseline": "group_mean"}
+GROUPS: dict[str, dict[str, Any]] = {
+    "rloo": RLOO | RAW | {"ratio_level": "response", "loss_mean": "response"},
+    "grpo": GROUP_MEAN | RAW | {"group_scaling": "std", "loss_mean": "response"},
+    "dr-grpo": GROUP_MEAN | RAW | {"loss_mean": "constant"},
+    "dapo": GROUP_MEAN | RAW | {"group_scaling": "std", "clip_high": 0.28, "dynamic_sampling": 2},
+    "reinforce++": {"baseline": "return_to_go"},
+    "reinforce++-baseline": GROUP_MEAN,
+}
+"""Group methods as settings: baseline, scaling, mean of the loss, level of the ratio."""
+METHODS: dict[str, dict[str, Any]] = {
+    "shared critic": {},
+    "separate critic": {"critic": "separate"},
+    "return_to_go": {"baseline": "return_to_go"},
+    "category_mean": {"baseline": "category_mean"},
+    "leave_one_out": RLOO,
+} | GROUPS
+"""Every way to make advantages."""
 TOKENIZER = tiny_tokenizer(VOCAB)
 
 

@@ -1,11 +1,9 @@
 """PPO reaches the closed-form optimum of E[r] − β KL(π‖π_ref), however the KL is charged."""
 
-from typing import Any
-
 import pytest
 
 from pipeline.ppo import PPOConfig, config
-from tests.helpers.closed_form import distance_left
+from tests.helpers.closed_form import GROUP_MEAN, GROUPS, RAW, RLOO, distance_left
 
 ACCEPTED = [("k1", "reward"), ("k2", "loss"), ("full", "loss")]
 REFUSED = [("k2", "reward"), ("k3", "reward"), ("abs", "reward")]
@@ -17,17 +15,6 @@ BASELINES = [
     {"baseline": "category_mean"},
 ]
 
-# Every accepted form of a group method: baseline, scaling, mean of the loss, ratio.
-RAW = {"whiten_advantages": False}
-RLOO, GROUP_MEAN = {"baseline": "leave_one_out"}, {"baseline": "group_mean"}
-METHODS: dict[str, dict[str, Any]] = {
-    "rloo": RLOO | RAW | {"ratio_level": "response", "loss_mean": "response"},
-    "grpo": GROUP_MEAN | RAW | {"group_scaling": "std", "loss_mean": "response"},
-    "dr-grpo": GROUP_MEAN | RAW | {"loss_mean": "constant"},
-    "dapo": GROUP_MEAN | RAW | {"group_scaling": "std", "clip_high": 0.28, "dynamic_sampling": 2},
-    "reinforce++": {"baseline": "return_to_go"},
-    "reinforce++-baseline": GROUP_MEAN,
-}
 WEIGHTINGS = [
     {"loss_mean": "token"},
     {"loss_mean": "response"},
@@ -92,9 +79,9 @@ def test_a_policy_that_starts_at_the_reference_reaches_it_in_one_step_a_response
     assert distance_left(1.0, tokens=1, from_reference=True, **charge) <= 0.02
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", GROUPS)
 def test_group_methods_reach_it(method):
-    assert distance_left(1.0, updates=25, **METHODS[method]) <= 0.02
+    assert distance_left(1.0, updates=25, **GROUPS[method]) <= 0.02
 
 
 @pytest.mark.parametrize("estimator", ["k2", "full"])
@@ -113,10 +100,10 @@ def test_every_accepted_form_of_a_group_method_reaches_it(baseline, weighting, s
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", GROUPS)
 @pytest.mark.parametrize("beta", [0.3, 10.0])
 def test_group_methods_reach_it_at_other_betas(method, beta):
-    assert distance_left(beta, updates=40, **METHODS[method]) <= 0.02
+    assert distance_left(beta, updates=40, **GROUPS[method]) <= 0.02
 
 
 @pytest.mark.parametrize(
