@@ -43,6 +43,7 @@ from pipeline.ppo.network.token_stats import (
     forbid_ends,
     is_small,
     output_head,
+    share_gradient,
     token_logprobs,
 )
 
@@ -128,7 +129,8 @@ class Learner:
         layer: Any = model.get_output_embeddings()  # type: ignore[operator]
         if self.sharded or is_small(self.config.micro_batch_tokens, layer.weight.shape[0]):
             return None
-        return output_head(model, self.device)
+        head = output_head(model, self.device)
+        return None if head is None else share_gradient(model, head)
 
     def token_stats(
         self, model: nn.Module, batch: Batch, *, wants_entropy: bool = False, **options: Any

@@ -8,7 +8,7 @@ them again and writes the gradient of the weights in place, as liger-kernel's fu
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
@@ -41,6 +41,8 @@ class OutputHead:
     layer: nn.Linear
     cap: float | None = None
     scale: float = 1.0
+    shares_gradient: bool = False
+    """Whether the gradient of a tied weight is added up in place, as `share_gradient` arranges."""
 
     def finish(self, logits: Tensor) -> Tensor:
         """The model's logits from the output layer's."""
@@ -82,6 +84,57 @@ def output_head(model: Any, device: torch.device) -> OutputHead | None:
         hook.remove()
     same = len(made) == 1 and torch.allclose(head.finish(made[0].float()), logits, atol=1e-5)
     return head if same else None
+
+
+def share_gradient(model: Any, head: OutputHead) -> OutputHead:
+    """Let output layer and embedding add to one gradient, if they are tied and trained.
+
+    Autograd makes a gradient of the whole embedding for each of them and adds the second to the first:
+    for 151,936 tokens of width 1,024, 620 MB more.
+    """
+    embedding = model.get_input_embeddings()
+    weight = head.layer.weight
+    plain = type(embedding) is nn.Embedding and not embedding.sparse and embedding.max_norm is None
+    if not plain or embedding.weight is not weight or not weight.requires_grad:
+        return head
+    if not isinstance(embedding.forward, _SharedEmbedding):
+        embedding.forward = _SharedEmbedding(embedding)
+    return replace(head, shares_gradient=True)
+
+
+class _SharedEmbedding:
+    """The forward of an embedding whose gradient is added up in place."""
+
+    def __init__(self, embedding: nn.Embedding) -> None:
+        self.embedding = embedding
+
+    def __call__(self, input: Tensor) -> Tensor:
+        weight, padding = self.embedding.weight, self.embedding.padding_idx
+        return _Lookup.apply(input, weight, padding)  # type: ignore[return-value]
+
+
+class _Lookup(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, ids: Tensor, weight: Tensor, padding: int | None) -> Tensor:
+        ctx.padding = padding
+        ctx.save_for_backward(ids, weight)
+        return nn.functional.embedding(ids, weight)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[None, None, None]:
+        ids, weight = ctx.saved_tensors
+        rows = gradients[0].flatten(0, -2)
+        if ctx.padding is not None:  # as nn.Embedding, which does not train its padding row
+            rows = rows.masked_fill((ids == ctx.padding).flatten()[:, None], 0)
+        _gradient_of(weight).index_add_(0, ids.flatten(), rows.to(weight.dtype))
+        return None, None, None
+
+
+def _gradient_of(weight: Tensor) -> Tensor:
+    """A parameter's gradient, made if there is none."""
+    if weight.grad is None:
+        weight.grad = torch.zeros_like(weight)
+    return weight.grad
 
 
 def token_logprobs(logits: Tensor, tokens: Tensor) -> Tensor:
@@ -163,7 +216,10 @@ class _Chunked(torch.autograd.Function):
         hidden, weight, bias = ctx.saved_tensors
         wants_hidden, wants_weight, wants_bias = ctx.needs_input_grad[:3]
         d_hidden = torch.empty_like(hidden) if wants_hidden else None
-        d_weight = torch.zeros_like(weight) if wants_weight else None
+        shared = wants_weight and ctx.head.shares_gradient
+        d_weight = (
+            _gradient_of(weight) if shared else torch.zeros_like(weight) if wants_weight else None
+        )
         d_bias = torch.zeros_like(bias) if wants_bias else None
         with torch.autocast(hidden.device.type, enabled=False):
             cast = weight.to(ctx.cast)
@@ -185,7 +241,7 @@ class _Chunked(torch.autograd.Function):
                 else:
                     d_weight += found.T @ hidden[rows].to(ctx.cast)
                 del raw, found
-        return d_hidden, d_weight, d_bias, None, None, None, None
+        return d_hidden, None if shared else d_weight, d_bias, None, None, None, None
 
 
 def _wide(weight: Tensor) -> torch.dtype:

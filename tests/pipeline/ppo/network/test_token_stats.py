@@ -20,8 +20,14 @@ from transformers import (
 )
 
 from pipeline.ppo.network import token_stats
-from pipeline.ppo.network.token_stats import OutputHead, Tokens, chunked_stats, output_head
-from tests.helpers.ppo_helpers import tiny_trainer
+from pipeline.ppo.network.token_stats import (
+    OutputHead,
+    Tokens,
+    chunked_stats,
+    output_head,
+    share_gradient,
+)
+from tests.helpers.ppo_helpers import PAD, tiny_model, tiny_trainer
 
 N, WIDTH, VOCABULARY = 7, 5, 11
 CPU = torch.device("cpu")
@@ -149,6 +155,48 @@ def test_the_head_of_an_architecture_is_found(model, config, cap, scale):
     assert (found.cap, found.scale) == (cap, scale)
 
 
+def gradient(model: Any, head: OutputHead, ids: torch.Tensor) -> torch.Tensor:
+    """Of a tied weight, by two texts after each other."""
+    model.zero_grad()
+    for row in ids:
+        hidden = model.model(row[None]).last_hidden_state[0]
+        tokens = Tokens(ids=row, ends=torch.tensor([0]))
+        found = chunked_stats(head, hidden, tokens, temperature=1.0, wants_entropy=False)
+        (found.logprobs * torch.arange(1, 1 + len(row))).sum().backward()
+    return model.get_input_embeddings().weight.grad.clone()
+
+
+def test_a_tied_weight_has_one_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(token_stats, "CHUNK_BYTES", 3 * 4 * 16)
+    model = tiny_model(tie_word_embeddings=True)
+    assert model.get_input_embeddings().padding_idx == PAD
+    ids = torch.tensor([[2, 3, PAD, 4, 3, 15], [5, PAD, 5, 6, 2, 2]])
+    head = output_head(model, CPU)
+    assert head is not None
+    apart = gradient(model, head, ids)
+    shared = share_gradient(model, head)
+    assert shared.shares_gradient
+    torch.testing.assert_close(gradient(model, shared, ids), apart)
+    # Autograd has no gradient to add: neither layer returns one.
+    weight = model.get_input_embeddings().weight
+    seen: list[torch.Tensor | None] = []
+    weight.register_hook(seen.append)
+    gradient(model, shared, ids)
+    assert seen == [None, None]
+
+
+@pytest.mark.parametrize("change", ["untied", "frozen", "norm"])
+def test_other_weights_keep_two_gradients(change: str) -> None:
+    model = tiny_model(tie_word_embeddings=change != "untied")
+    if change == "frozen":
+        model.get_input_embeddings().weight.requires_grad_(False)
+    if change == "norm":
+        model.get_input_embeddings().max_norm = 1.0
+    head = output_head(model, CPU)
+    assert head is not None
+    assert share_gradient(model, head) is head
+
+
 class Shifted(GPT2LMHeadModel):
     """Adds 1 to the logit of token 3 after its output layer."""
 
@@ -170,15 +218,20 @@ def test_an_unknown_head_is_not_chunked():
         {"critic": "separate", "entropy_weight": 0.01},
         {"lora_rank": 2, "temperature": 0.7},
         {"min_new_tokens": 3, "kl_in": "loss", "kl_estimator": "k2"},
+        {"tied": True},
+        {"tied": True, "critic": "separate", "gradient_checkpointing": True},
+        {"tied": True, "lora_rank": 2},
     ],
     ids=str,
 )
 def test_an_update_in_chunks_is_the_same_update(monkeypatch, settings):
     """A chunk of eight tokens: every micro-batch takes several."""
+    tied = settings.pop("tied", False)
 
     def trained(chunk: int) -> Any:
         monkeypatch.setattr(token_stats, "CHUNK_BYTES", chunk)
-        trainer = tiny_trainer(updates=2, rollouts=8, minibatch=4, lr=1e-3, **settings)
+        model = tiny_model(tie_word_embeddings=tied)
+        trainer = tiny_trainer(model=model, updates=2, rollouts=8, minibatch=4, lr=1e-3, **settings)
         calls = []
         real = token_stats._Chunked.apply
         monkeypatch.setattr(
