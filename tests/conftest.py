@@ -22,10 +22,16 @@ from tests.helpers.import_files import write_rows
 from tests.helpers.policy_world import add_iteration, add_models, compare
 
 LONGEST = (
+    "labeler/annotate/test_browser_axe.py",
+    "labeler/research/test_browser_console.py",
+    "labeler/research/test_browser_axe.py",
+    "labeler/annotate/test_browser_offline.py",
+    "labeler/annotate/test_browser_tabs.py",
+    "pipeline/serving/test_client.py",
     "pipeline/loop/test_loop.py",
     "pipeline/reward/test_curve.py",
     "storage/engine/test_restore.py",
-    "pipeline/ppo/test_parallel.py",
+    "pipeline/ppo/network/test_parallel.py",
     "pipeline/ppo/test_proof.py",
     "pipeline/studies/test_sweep.py",
     "pipeline/studies/test_compare.py",

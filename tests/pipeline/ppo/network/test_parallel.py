@@ -63,7 +63,7 @@ from pathlib import Path
 sys.path.insert(0, {root!r})
 import torch
 torch.set_num_threads(1)
-from tests.pipeline.ppo.test_parallel import (
+from tests.pipeline.ppo.network.test_parallel import (
     CASES, RESUMED, SETTINGS, TOO_FEW, refusal, saved_and_resumed, watched
 )
 from pipeline.ppo.network.distributed import Processes
