@@ -92,10 +92,12 @@ def share_gradient(model: Any, head: OutputHead) -> OutputHead:
     Autograd makes a gradient of the whole embedding for each of them and adds the second to the first:
     for 151,936 tokens of width 1,024, 620 MB more.
     """
-    embedding = model.get_input_embeddings()
     weight = head.layer.weight
+    if not weight.requires_grad:
+        return head
+    embedding = model.get_input_embeddings()
     plain = type(embedding) is nn.Embedding and not embedding.sparse and embedding.max_norm is None
-    if not plain or embedding.weight is not weight or not weight.requires_grad:
+    if not plain or embedding.weight is not weight:
         return head
     if not isinstance(embedding.forward, _SharedEmbedding):
         embedding.forward = _SharedEmbedding(embedding)

@@ -220,7 +220,7 @@ def test_an_unknown_head_is_not_chunked():
         {"min_new_tokens": 3, "kl_in": "loss", "kl_estimator": "k2"},
         {"tied": True},
         {"tied": True, "critic": "separate", "gradient_checkpointing": True},
-        {"tied": True, "lora_rank": 2},
+        {"tied": True, "lora_rank": 2, "reference": None},
     ],
     ids=str,
 )
