@@ -14,6 +14,7 @@ from starlette.testclient import TestClient
 from labeler.research import interrupted
 from labeler.research.models.publishing.tab import PublishTab
 from storage.engine.database import Database
+from storage.records import ModelVersion
 from storage.tables import tokens
 from tests.helpers.browser import chromium, find_chromium, new_page
 from tests.helpers.desk_world import add_person, make_app, serving, session_cookie
@@ -103,6 +104,22 @@ def test_a_push_is_followed_cancelled_and_for_researchers(db, hub, monkeypatch):
     refused = client.post(PUSHES, json=BODY)
     assert (refused.status_code, "there is no token" in refused.text.lower()) == (422, True)
     assert not [each for each in said if TOKEN in each]
+
+
+def test_a_model_is_not_pushed_twice_at_once_by_its_id_and_its_name(db, hub):
+    folder = db.workspace / "models" / "policy-3"
+    folder.mkdir()
+    (folder / "model.safetensors").write_bytes(b"w" * 6_000)
+    db.write(lambda tx: tx.store(
+        ModelVersion(id="policy-3", role="policy", name="best", path="models/policy-3", parent="sft-1", iteration=2)
+    ))  # fmt: skip
+    client = client_of(db, make_app(db), "researcher")
+    hub.go_on.clear()
+    push = client.post(PUSHES, json={"model": "policy-3", "repository": "me/policy"}).json()
+    again = client.post(PUSHES, json={"model": "best", "repository": "me/policy"})
+    hub.go_on.set()
+    assert again.status_code == 409
+    assert ended(client, push["id"])["phase"] == "done"
 
 
 def test_the_page_shows_card_and_files_and_pushes(db, hub):

@@ -72,7 +72,7 @@ class Pushes(Jobs[Push]):
         """Start a push; ValueError if it cannot start, Conflict while the same model is pushed."""
         check_repository(repository)
         hub_token(self._db.workspace)
-        plan(self._db, model)
+        model = plan(self._db, model).model  # the id: a name would pass the check below
 
         def admit(waiting: Sequence[Push]) -> None:
             if any(each.model == model for each in waiting):
