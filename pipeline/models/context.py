@@ -7,7 +7,7 @@ few tokens.  The stage that encodes the rows finds those (`pipeline.models.text.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -51,14 +51,13 @@ class ContextCheck:
             tokenizer = Tokenizer.from_file(str(_file(path, "tokenizer.json")))
         except Exception:  # the tokenizers library raises nothing narrower
             return None
-        text = settings.get("text_config") or settings
-        context = text.get("max_position_embeddings") or text.get("n_positions")
+        context = _context(settings.get("text_config") or settings)
         if not context:
             return None
         return cls(
             tokenizer,
             name=config.model.name,
-            context=int(context),
+            context=context,
             answer=max(config.sampling.max_new_tokens, config.ppo.max_new_tokens),
             has_template=_has_template(path),
         )
@@ -88,6 +87,16 @@ class ContextCheck:
         template = jinja2.Template(FALLBACK_TEMPLATE.replace("KITESTRING_BOS", "''"))
         turns: list[dict[str, Any]] = [{"role": m.role, "content": m.content} for m in messages]
         return template.render(messages=turns, eos_token="", add_generation_prompt=True) + answer
+
+
+def _context(settings: Mapping[str, Any]) -> int | None:
+    """`pipeline.ppo.checks.context_of` of a config.json, where older models have other names."""
+    limits = [settings.get("max_position_embeddings") or settings.get("n_positions")]
+    rope = settings.get("rope_parameters") or settings.get("rope_scaling") or {}
+    if rope.get("rope_type", rope.get("type")) in ("longrope", "su"):
+        of_pretraining = "original_max_position_embeddings"
+        limits.append(rope.get(of_pretraining) or settings.get(of_pretraining))
+    return min((int(limit) for limit in limits if limit), default=None)
 
 
 def _file(path: str, name: str) -> Path:

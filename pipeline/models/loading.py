@@ -14,6 +14,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig, Pre
 
 from pipeline.models.best_of_n import manifest_of, no_weights
 from pipeline.models.hub import ModelUnavailable, explaining_load_errors, require_model
+from pipeline.ppo import checks
 from pipeline.ppo.network.model import without_dropout
 
 
@@ -79,15 +80,11 @@ def _is_valid(settings: GenerationConfig) -> bool:
 
 def context_length(model: Any) -> int | None:
     """The number of tokens that the model's positions allow; None without a limit."""
-    return _context(model.config)
+    return checks.context_of(model.config)
 
 
 def context_of(name: str) -> int | None:
     """`context_length` of a model that is not loaded; raises `ModelUnavailable`."""
     path = require_model(name)
     with explaining_load_errors(name):
-        return _context(AutoConfig.from_pretrained(path, trust_remote_code=False))
-
-
-def _context(config: Any) -> int | None:
-    return getattr(config.get_text_config(), "max_position_embeddings", None)
+        return checks.context_of(AutoConfig.from_pretrained(path, trust_remote_code=False))

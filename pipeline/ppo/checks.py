@@ -29,13 +29,31 @@ def check_tokenizer(tokenizer: Any) -> int:
     return int(tokenizer.pad_token_id)
 
 
+def context_of(config: Any) -> int | None:
+    """The number of tokens that a model's positions allow; None without a limit.
+
+    With longrope (Phi-3 and Phi-4 of 128k) it is the length of pretraining.  For a batch with a longer
+    text transformers changes the frequencies of every text in it, and of the keys that a cache does
+    not change: log-probabilities would depend on the batch, and sampling would record wrong ones.
+    """
+    text = config.get_text_config()
+    rope = getattr(text, "rope_parameters", None) or {}
+    limits = [getattr(text, "max_position_embeddings", None)]
+    limits += [
+        each.get("original_max_position_embeddings")
+        for each in (rope, *rope.values())  # some models have parameters for each kind of layer
+        if isinstance(each, Mapping) and each.get("rope_type") == "longrope"
+    ]
+    return min((limit for limit in limits if limit is not None), default=None)
+
+
 def check_prompts(
     prompts: Sequence[Sequence[int]], model: Any, config: PPOConfig
 ) -> list[list[int]]:
     """The prompts as lists of ints; ValueError if one exceeds a limit."""
     if len(prompts) == 0:
         raise ValueError("there are no prompts; PPO needs at least one")
-    context = getattr(model.config.get_text_config(), "max_position_embeddings", None)
+    context = context_of(model.config)
     vocabulary = vocabulary_of(model)
     found = [_token_ids(prompt, index) for index, prompt in enumerate(prompts)]
     for index, prompt in enumerate(found):
@@ -96,7 +114,7 @@ def check_critic(critic: Any, model: Any, *, longest: int) -> None:
             f"the critic has a vocabulary of {known} tokens and the policy of {wanted}; give a "
             "critic with the policy's tokenizer, or none to start from a copy of the policy"
         )
-    context = getattr(critic.config.get_text_config(), "max_position_embeddings", None)
+    context = context_of(critic.config)
     if context is not None and longest > context:
         raise ValueError(
             f"the critic's context is {context} tokens, and prompts with ppo.max_new_tokens have "

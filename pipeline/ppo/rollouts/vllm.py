@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pipeline.ppo.checks import context_of
 from pipeline.ppo.config import PPOConfig
 from pipeline.ppo.network.model import Setup
 from pipeline.ppo.rollouts.rollout import Rollout, as_rollout
@@ -25,7 +26,7 @@ def supports_sleep(device: torch.device) -> bool:
 def _longest(config: PPOConfig, policy: Any) -> int:
     """Tokens of the longest text, at most the model's context, as vLLM requires."""
     wanted = config.max_prompt_tokens + config.max_new_tokens
-    context = getattr(policy.config.get_text_config(), "max_position_embeddings", None)
+    context = context_of(policy.config)
     return min(wanted, context or wanted)
 
 
