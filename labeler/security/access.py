@@ -240,6 +240,7 @@ class AccessMiddleware:
                 status = 403 if isinstance(refused, NotAllowed) else status
                 await _json_error(status, _sentence(refused))(scope, receive, send)
                 return
+            send = self._once_closed(send, identity.annotator.id)
         if rule.kind == "stream" and identity is not None:
             who, role = identity.annotator.id, identity.annotator.role
             await self.streams.serve(self.app, scope, receive, send, annotator=who, role=role)
@@ -258,6 +259,16 @@ class AccessMiddleware:
             if not started:
                 await _json_error(500, _DEFECT)(scope, receive, send)
             raise
+
+    def _once_closed(self, send: Send, annotator: str) -> Send:
+        """Answer a call when the page knows whether its stream is open."""
+
+        async def waiting_send(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                await self.streams.wait_until_closed(annotator)
+            await send(message)
+
+        return waiting_send
 
     def _malformed(self, headers: Headers, path: str) -> Response | None:
         """A refusal of a request that no browser would send, or None."""

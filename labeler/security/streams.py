@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from dataclasses import dataclass, field
 
 from starlette.datastructures import Headers
@@ -13,6 +14,9 @@ from labeler.security.auth import Auth
 
 MAX_STREAMS = 32
 """Open streams per user; a page has two."""
+CLOSING = 0.15
+"""Seconds within which a page reads that Gradio has closed its stream of results."""
+_CLOSE = b'"msg":"close_stream"'
 
 
 @dataclass(eq=False)
@@ -37,6 +41,7 @@ class Streams:
     def __init__(self, auth: Auth) -> None:
         self._auth = auth
         self._open: dict[_Stream, None] = {}
+        self._closed: dict[str, float] = {}  # user → when Gradio last closed a stream of results
         auth.when_accounts_change(self._recheck)
 
     async def serve(
@@ -48,6 +53,8 @@ class Streams:
         async def tracked_send(message: Message) -> None:
             nonlocal started, finished
             started = True
+            if _CLOSE in message.get("body", b""):
+                self._closed[annotator] = time.monotonic()
             await send(message)
             finished = message["type"] == "http.response.body" and not message.get("more_body")
 
@@ -73,6 +80,17 @@ class Streams:
             await finish()
         finally:
             del self._open[stream]
+
+    async def wait_until_closed(self, annotator: str) -> None:
+        """Wait until the user's page has read that its stream is closed.
+
+        Gradio closes a page's stream when no call is pending.  If the page is told that its next call
+        was accepted before it has read that, it awaits the result on the closed stream, and gets it
+        only when another call opens a new stream: up to four seconds later, at the next tick.
+        """
+        since = time.monotonic() - self._closed.get(annotator, float("-inf"))
+        if since < CLOSING:
+            await asyncio.sleep(CLOSING - since)
 
     def _make_room(self, annotator: str) -> None:
         own = [stream for stream in self._open if stream.annotator == annotator]

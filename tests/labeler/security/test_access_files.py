@@ -334,3 +334,21 @@ def test_one_person_has_so_many_streams_and_no_more(researcher, monkeypatch):
     for thread in threads:
         thread.join(20)
     assert [len(each) for each in kept] == [2] * 5
+
+
+def test_a_call_is_answered_once_the_page_can_know_that_its_stream_is_closed(researcher):
+    """Else a page awaits the result on a closed stream, until its next call opens another."""
+    _, client = researcher
+    function = preview_function(client)
+    body = {"data": ["**one**"], "fn_index": function, "session_hash": "closing"}
+    path = "/research/gradio_api/queue/"
+    assert client.post(f"{path}join", json=body).status_code == 200
+    with client.stream("GET", f"{path}data?session_hash=closing") as stream:
+        assert [line for line in stream.iter_lines() if "close_stream" in line]
+        closed = time.monotonic()
+
+    assert client.post(f"{path}join", json=body).status_code == 200
+    assert time.monotonic() - closed > 0.8 * streams.CLOSING
+
+    with client.stream("GET", f"{path}data?session_hash=closing") as stream:
+        assert "<strong>one" in "".join(stream.iter_lines())
