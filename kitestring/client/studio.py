@@ -210,8 +210,16 @@ class Studio:
 
         ``studio.curves(run).metrics`` lists the metrics that there are.
         """
-        asked = {"run": _names(run), "metric": _names(metric) or None}
-        return parsed(Curves, self._at.get(f"{API}/runs/curves", **asked))
+        names = _names(metric)
+        asked = {"run": _names(run), "metric": names or None}
+        found = parsed(Curves, self._at.get(f"{API}/runs/curves", **asked))
+        # Without this, curves("run-1", "run-2") is an empty frame: the second run is taken for a metric.
+        if names and found.metrics and not set(names) & set(found.metrics):
+            raise StudioError(
+                f"no metric is called {' or '.join(map(repr, names))}; curves(run).metrics lists those "
+                "there are, and several runs are a list: curves([run, other])"
+            )
+        return found
 
     @route("GET", f"{API}/iterations/{{number}}")
     def iteration(self, number: int) -> Mapping[str, Any]:

@@ -110,6 +110,10 @@ def test_runs_their_settings_and_their_curves(served, studio):
     both = studio.curves(["run-1-policy", "run-2-policy"]).frame()
     assert set(both["run"]) == {"run-1-policy", "run-2-policy"}
     assert set(both["metric"]) == {"reward/mean", "kl/reference"}
+    with pytest.raises(StudioError, match=r"'run-2-policy'.*several runs are a list"):
+        studio.curves("run-1-policy", "run-2-policy")
+    # A run of another method may lack one of the metrics.
+    assert studio.curves("run-1-policy", ["reward/mean", "dpo/margin"]).frame().shape[0] == 100
 
 
 def test_the_log_of_a_run(served, studio):
