@@ -173,17 +173,26 @@ def _overview(contents: Contents) -> str:
     models = ", ".join(f"`{_one_line(name)}`" for name in sorted(contents.models))
     used, stored = contents.annotators.total(), contents.outcomes.total()
     return (
-        f"{contents.rows} rows from {used} of {stored} judgments: on "
-        f"{len(contents.comparisons)} pairs of responses to {len(contents.prompts)} prompts, by "
-        f"{len(contents.annotators)} annotators. Outcomes of all {stored} judgments: "
+        f"{_plural(contents.rows, 'row')} from {used} of {_plural(stored, 'judgment')}: on "
+        f"{_plural(len(contents.comparisons), 'pair')} of responses to "
+        f"{_plural(len(contents.prompts), 'prompt')}, by "
+        f"{_plural(len(contents.annotators), 'annotator')}. Outcomes of all judgments: "
         f"{_counted(contents.outcomes)}.\n\n"
         f"The responses were written by {models}."
     )
 
 
 def _counted(outcomes: Mapping[str, int]) -> str:
-    words = {"preference": "preferences", "tie": "ties", "both_bad": "both bad"}
-    return ", ".join(f"{n} {words.get(name, name)}" for name, n in sorted(outcomes.items()))
+    counted = {"preference", "tie"}
+    words = {"both_bad": "both bad"}
+    return ", ".join(
+        _plural(n, name) if name in counted else f"{n} {words.get(name, name)}"
+        for name, n in sorted(outcomes.items())
+    )
+
+
+def _plural(count: int, word: str) -> str:
+    return f"{count} {word}" if count == 1 else f"{count} {word}s"
 
 
 def _columns(format: Format, ties: Ties) -> str:
@@ -226,7 +235,7 @@ def _agreement(found: Agreement) -> str:
     if not found.items:
         return "## Agreement\n\nNo pair was judged by two annotators, so agreement is unknown."
     text = (
-        f"{found.items} pairs were judged by two or more annotators. Percent agreement "
+        f"{_plural(found.items, 'pair')} {'was' if found.items == 1 else 'were'} judged by two or more annotators. Percent agreement "
         f"{found.percent:.1%}, Krippendorff's alpha (nominal) {_number(found.alpha)}"
         f"{_interval(found.alpha_interval)}, ordinal {_number(found.alpha_ordinal)}"
         f"{_interval(found.alpha_ordinal_interval)}."

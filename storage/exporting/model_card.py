@@ -7,6 +7,27 @@ import json
 from storage.records import ModelVersion
 
 MARK = "<!-- written by Kitestring -->"
+REPOSITORY = "OWNER/NAME"
+"""Stands for the repository in a card that is shown before one is named."""
+_USE_GENERATOR = """\
+from transformers import pipeline
+
+answer = pipeline("text-generation", model="{repository}")
+chat = answer([{{"role": "user", "content": "…"}}], max_new_tokens=256)
+print(chat[0]["generated_text"][-1]["content"])"""
+# `score` is applied by hand: the class reads the last token that is not padding, and in many
+# tokenizers padding and end of text are the same token.
+_USE_REWARD = """\
+import torch
+from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+tokenizer = AutoTokenizer.from_pretrained("{repository}")
+model = AutoModelForSequenceClassification.from_pretrained("{repository}").eval()
+chat = [{{"role": "user", "content": "…"}}, {{"role": "assistant", "content": "…"}}]
+text = tokenizer.apply_chat_template(chat, tokenize=False).rstrip()
+tokens = tokenizer(text, add_special_tokens=False, return_tensors="pt")
+with torch.no_grad():
+    print(model.score(model.base_model(**tokens).last_hidden_state[:, -1]))"""
 _METHODS = {
     "ppo": "PPO", "grpo": "GRPO", "reinforce++": "REINFORCE++", "rloo": "RLOO", "dpo": "DPO",
     "best-of-n": "best-of-N",
@@ -20,9 +41,15 @@ def card(
     verdict: str | None,
     lineage: str,
     reward_model: ModelVersion | None,
+    repository: str = REPOSITORY,
+    networks: int = 1,
 ) -> str:
-    """The card: what the model is, how it was trained, its verdict and its lineage."""
+    """The card: what the model is, how it was trained, its verdict, how to use it and its lineage.
+
+    `networks` is the number of networks of a reward model.
+    """
     return "\n".join([*_metadata(version, base), "", MARK, "", *_text(version, verdict, reward_model),
+                      *_use(version, repository, networks),
                       "## Lineage", "", "```", lineage, "```", ""])  # fmt: skip
 
 
@@ -74,6 +101,27 @@ def _text(
         )
     facts.append("* Not evaluated for safety. Say for which use the model is meant.")
     return [*lines, "", *facts, ""]
+
+
+def _use(version: ModelVersion, repository: str, networks: int) -> list[str]:
+    reward = version.role == "reward"
+    code = (_USE_REWARD if reward else _USE_GENERATOR).format(repository=repository)
+    lines = ["## Use", "", "```python", code, "```", ""]
+    if not reward:
+        return lines
+    lines += [
+        "Compare the rewards of two responses to one prompt: a reward alone has no meaning. "
+        "transformers reports unused weights (`ties`, `score.bias`); they hold the probability of a "
+        "tie and a constant that is added to every reward.",
+        "",
+    ]
+    if networks > 1:
+        lines += [
+            f"Kitestring's reward is the mean of {networks} networks. The code above loads the first. "
+            f'Load the others with `subfolder="member-2"` to `subfolder="member-{networks}"`.',
+            "",
+        ]
+    return lines
 
 
 def _accuracy(version: ModelVersion) -> str:

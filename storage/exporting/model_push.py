@@ -6,6 +6,7 @@ in no answer, message or log.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import stat
@@ -19,7 +20,7 @@ from storage import lineage
 from storage.control import Control
 from storage.engine.database import Database
 from storage.errors import NotFound
-from storage.exporting.model_card import card
+from storage.exporting.model_card import REPOSITORY, card
 from storage.records import ModelVersion
 from storage.tables import audit, iterations, models
 
@@ -64,8 +65,8 @@ def pushable(db: Database) -> list[ModelVersion]:
     return [m for m in reversed(models.listing(db)) if _folder(db, m) is not None]
 
 
-def plan(db: Database, model: str) -> PushPlan:
-    """What a push would upload.  NotFound for an unknown model, ValueError for one without files."""
+def plan(db: Database, model: str, *, repository: str = REPOSITORY) -> PushPlan:
+    """What a push to `repository` would upload.  NotFound for an unknown model, ValueError for one without files."""
     versions = {version.id: version for version in models.listing(db)}
     version = versions[lineage.find_model(versions, model)]
     folder = _folder(db, version)
@@ -81,6 +82,8 @@ def plan(db: Database, model: str) -> PushPlan:
         verdict=_verdict(db, version),
         lineage=lineage.render(lineage.lineage(db, version.id)),
         reward_model=_known(db, version.reward_model),
+        repository=repository,
+        networks=_networks(folder),
     )
     files.append(UploadedFile(_CARD, len(text.encode())))
     return PushPlan(version.id, tuple(files), sum(each.bytes for each in files), text)
@@ -99,9 +102,9 @@ def push_model(
     `control` counts bytes, and can cancel the push between two files: the repository exists then, and
     has no commit.  Raises ValueError if the hub refuses, or if `private` and the repository is public.
     """
-    control, planned = control or Control(), plan(db, model)
-    token = hub_token(db.workspace)
     check_repository(repository)
+    control, planned = control or Control(), plan(db, model, repository=repository)
+    token = hub_token(db.workspace)
     control.of_bytes = planned.bytes
     hub = HfApi(token=token)
     try:
@@ -184,6 +187,14 @@ def _paths(folder: Path) -> list[Path]:
         and not path.is_symlink()
         and not any(part.startswith(".") for part in path.relative_to(folder).parts)
     )
+
+
+def _networks(folder: Path) -> int:
+    """The number of networks of a reward model, which its first one notes; 1 for other models."""
+    try:
+        return int(json.loads((folder / "config.json").read_text()).get("reward_networks", 1))
+    except (OSError, ValueError):
+        return 1
 
 
 def _base(db: Database) -> str | None:

@@ -311,10 +311,10 @@ def test_the_card_tells_what_is_inside(db: Database, tmp_path: Path) -> None:
     assert "transcripts" in report.notes[0]
     card = Path(report.card).read_text()
     assert "3 rows from 3 of 5 judgments: on 2 pairs of responses to 2 prompts, by 2" in card
-    assert "all 5 judgments: 1 both bad, 3 preferences, 1 ties" in card
-    assert "Left out: 1 both bad, 1 ties." in card
+    assert "all judgments: 1 both bad, 3 preferences, 1 tie." in card
+    assert "Left out: 1 both bad, 1 tie." in card
     # One pair judged by both, who disagree: percent 0; alpha = 1 - 1 / (1 - 0) = 0.
-    assert "1 pairs were judged by two or more annotators. Percent agreement 0.0%" in card
+    assert "1 pair was judged by two or more annotators. Percent agreement 0.0%" in card
     assert "Krippendorff's alpha (nominal) 0.000" in card
     assert "pseudonyms" in card
     assert "## License\n\nTo be added" in card

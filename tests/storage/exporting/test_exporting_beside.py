@@ -43,7 +43,7 @@ def test_who_judges_first_while_an_export_starts_is_in_none_of_it(
     rows = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
     assert sorted(row["annotator"] for row in rows) == ["ann", "bob"]
     card = Path(report.card).read_text()
-    assert "2 rows from 2 of 2 judgments: on 1 pairs" in card
+    assert "2 rows from 2 of 2 judgments: on 1 pair of" in card
     assert "Percent agreement 100.0%" in card
     monkeypatch.undo()
     # 1 of 3 pairs of judgments agree.

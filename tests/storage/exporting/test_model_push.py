@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,8 +11,10 @@ import huggingface_hub.constants
 import pytest
 import torch
 from huggingface_hub import HfApi
-from transformers import GPT2Config, GPT2LMHeadModel
+from transformers import AutoModelForCausalLM, AutoTokenizer, GPT2Config, GPT2LMHeadModel
 
+from pipeline.models.text import Message
+from pipeline.reward.scoring import RewardModel
 from storage.commands import Commands
 from storage.control import Control, ImportCancelled
 from storage.engine.database import Database
@@ -21,6 +24,7 @@ from storage.exporting.model_push import TOKEN as FILE
 from storage.exporting.model_push import hub_token, plan, push_model, pushable
 from storage.records import Iteration, ModelVersion, Snapshot, now
 from tests.helpers.model_hub import TOKEN, ModelHub, model_hub
+from tests.helpers.stage_inputs import tiny_models, tiny_models_and_reward
 
 WEIGHTS = b"w" * 5_000
 
@@ -72,6 +76,8 @@ def test_the_plan_has_the_files_of_the_model_and_a_card(db: Database) -> None:
     assert "held-out preferences: 71.2%\n" in found.card
     assert "by people's judgments: promoted" in found.card
     assert "rewarded by reward-1" in found.card
+    assert 'pipeline("text-generation", model="OWNER/NAME")' in found.card
+    assert 'model="me/policy")' in plan(db, "policy-1", repository="me/policy").card
     assert [each.id for each in pushable(db)] == ["policy-1"]
 
 
@@ -121,7 +127,7 @@ def test_a_push_is_private_and_one_commit_has_all_files(db: Database, hub: Model
     assert hub.created[0]["visibility"] == "private"
     assert hub.files == {
         "config.json": b"{}", "sub/model.safetensors": WEIGHTS,
-        "README.md": plan(db, "policy-1").card.encode(),
+        "README.md": plan(db, "policy-1", repository="me/policy").card.encode(),
     }  # fmt: skip
     assert (control.sent, control.of_bytes) == (done.bytes, done.bytes)
     assert f"Bearer {TOKEN}" in hub.tokens
@@ -216,3 +222,63 @@ def test_a_pushed_policy_loads_from_the_hub_with_transformers(
     assert loaded.config.vocab_size == 7
     for name, value in made.state_dict().items():
         assert torch.equal(loaded.state_dict()[name], value), name
+
+
+def run_code(text: str, capsys: pytest.CaptureFixture[str], *, prompt: str, response: str) -> str:
+    """What the Python code of a card prints for a prompt and a response."""
+    code = text.split("```python\n")[1].split("\n```")[0]
+    code = code.replace("…", prompt, 1).replace("…", response)
+    capsys.readouterr()
+    exec(code, {})
+    return capsys.readouterr().out.strip()
+
+
+def test_the_code_of_a_policys_card_prints_an_answer(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tiny_models(tmp_path)["reference"]
+    policy = ModelVersion(id="policy-1", role="policy", name="policy-1", iteration=1)
+    text = card(policy, base=None, verdict=None, lineage="", reward_model=None, repository=path)
+    text = text.replace("max_new_tokens=256", "max_new_tokens=9, do_sample=False")
+    model, tokenizer = (
+        AutoModelForCausalLM.from_pretrained(path),
+        AutoTokenizer.from_pretrained(path),
+    )
+    asked = tokenizer.apply_chat_template(
+        [{"role": "user", "content": "Hello"}], add_generation_prompt=True, return_tensors="pt"
+    )["input_ids"]
+    told = model.generate(asked, max_new_tokens=9, do_sample=False)[0, asked.shape[1] :]
+    expected = tokenizer.decode(told, skip_special_tokens=True).strip()
+    assert run_code(text, capsys, prompt="Hello", response="") == expected
+
+
+def test_the_code_of_a_reward_models_card_compares_as_kitestring_does(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = Path(tiny_models_and_reward(tmp_path)["reward"])
+    rated = RewardModel.load(path)
+    rated.shift([3.0])
+    rated.save(path)
+    reward = ModelVersion(id="reward-1", role="reward", name="reward-1", iteration=1)
+    text = card(
+        reward, base=None, verdict=None, lineage="", reward_model=None, repository=str(path), networks=3
+    )  # fmt: skip
+    assert 'Load the others with `subfolder="member-2"` to `subfolder="member-3"`.' in text
+    responses = ("Yes.", "No, never.")
+    printed = [run_code(text, capsys, prompt="May I?", response=each) for each in responses]
+    first, second = (float(re.findall(r"-?\d+\.\d+", each)[0]) for each in printed)
+    own = rated([[Message("user", "May I?")]] * 2, responses)
+    assert first != second
+    assert first - second == pytest.approx(own[0] - own[1], abs=2e-4)
+
+
+def test_a_card_names_the_networks_that_the_reward_model_has(db: Database) -> None:
+    folder = db.workspace / "models" / "reward-1"
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text('{"reward_networks": 4}')
+    db.write(lambda tx: tx.store(
+        ModelVersion(id="reward-1", role="reward", name="reward-1", path="models/reward-1", iteration=1)
+    ))  # fmt: skip
+    assert "the mean of 4 networks" in plan(db, "reward-1").card
+    (folder / "config.json").write_text("{}")
+    assert "networks" not in plan(db, "reward-1").card
