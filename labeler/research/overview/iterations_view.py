@@ -89,7 +89,7 @@ NEWEST = 5
 
 _NEWEST_COLUMNS = (
     Column("Iteration"),
-    Column("Changed settings", "left", "Of the policy's training, since the run before."),
+    Column("Changed settings", "left", "Of the policy's training, since the run before with the same method."),
     Column("People", "right", "Share of judgments that prefer the policy to SFT, with its 95% interval."),
     Column("Reward model", "right", "Share of held-out prompts on which the reward model prefers the "
            "policy to SFT."),

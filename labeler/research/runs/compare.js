@@ -20,7 +20,7 @@ element.innerHTML = `<div class="ks-compare">
     <select aria-label="Status"><option value="">Any status</option><option>running</option><option>succeeded</option>
       <option>failed</option><option>cancelled</option></select><span class="ks-detail" role="status"></span></div>
     <div class="ks-scroll"><table class="ks-table"><caption class="ks-hidden">Runs</caption><thead><tr>
-      <th scope="col"><span class="ks-hidden">Compare</span></th><th scope="col">Run</th><th scope="col">Changed settings</th>
+      <th scope="col"><span class="ks-hidden">Compare</span></th><th scope="col">Run</th><th scope="col" title="Since the run before with the same method">Changed settings</th>
       <th scope="col" class="ks-right">KL</th><th scope="col" class="ks-right">Reward</th>
       <th scope="col" class="ks-right">People</th><th scope="col">Status</th></tr></thead><tbody></tbody></table></div></section>
   <section class="ks-overlay" aria-label="Curves"><div class="ks-tools">
@@ -51,8 +51,13 @@ const zooms = {}; // x → {min, max}
 
 const stroke = (run) => color(`--ks-s${chosen.get(run)}`);
 const titled = (run) => run.name || named(run);
-const labelOf = (id) => byId(id)?.name || id;
 const named = (run) => run.study ? run.method : `${run.method || STAGES[run.stage]} · iteration ${run.iteration}`;
+// The name in legends: what the table calls the run, with its id where two chosen runs are called the same.
+const labelOf = (id) => {
+  const run = byId(id), title = run ? titled(run) : id;
+  const shared = [...chosen.keys()].some((other) => other !== id && byId(other) && titled(byId(other)) === title);
+  return shared ? `${title} (${id})` : title;
+};
 const STAGES = { sft: "SFT", sampling: "Sampling", reward: "Reward model", policy: "Policy", evaluate: "Evaluation" };
 const TONES = { running: "info", succeeded: "good", failed: "bad", cancelled: "warn" };
 const byId = (id) => rows.find((run) => run.id === id);

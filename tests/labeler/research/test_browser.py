@@ -561,6 +561,8 @@ def test_runs_are_compared_and_the_address_names_them(browser, world):
         ]
         mean = charts.nth(1)
         expect(mean.locator(".ks-key em")).to_have_text(["2", "4"])
+        names = mean.locator(".ks-key").all_inner_texts()
+        assert ["iteration 7" in names[0], "iteration 8" in names[1]] == [True, True], names
         # Another node would cost 30 ms a frame: each `:has()` rule is matched anew in every row.
         told = mean.locator(".ks-key em").first.evaluate_handle("key => key.firstChild")
         expect(page).to_have_url(re.compile("section=compare&runs=run-7-policy%2Crun-8-policy$"))

@@ -13,9 +13,10 @@ from playwright.sync_api import Browser, expect
 from labeler.app import create_app
 from labeler.webhooks.dispatcher import Dispatcher
 from labeler.webhooks.service import Webhooks
+from storage.audit_records import Actor, acting
 from storage.engine.database import Database
 from storage.notification_records import Event
-from storage.tables import events, tokens
+from storage.tables import audit, events, tokens
 from tests.helpers.browser import chromium, find_chromium, new_page
 from tests.helpers.desk_world import serving
 from tests.helpers.receiver import Receiver, receiving
@@ -174,3 +175,19 @@ def test_the_audit_log_shows_what_was_done_on_the_page_and_filters_it(browser, w
             page.get_by_role("link", name="JSON Lines").click()
         lines = download.value.path().read_text(encoding="utf-8").splitlines()
         assert {json.loads(line)["action"] for line in lines} == {"invite.issued"}
+
+
+def test_the_audit_log_does_not_break_the_names_of_actions(browser, world):
+    settings = {f"ppo.setting_{i}": f"{i} → {10 * i}" for i in range(12)}
+    with acting(Actor(account="", via="command line")):
+        audit.note(world.db, "settings.saved", "config.toml", settings=settings)
+    with new_page(browser, cookie=world.cookie(), width=1440) as page:
+        page.goto(f"{world.server.url}/research/?tab=team&section=audit-log")
+        action = page.locator("#audit-entries td", has_text="settings.saved").first
+        expect(action).to_be_visible()
+        lines = """cell => {
+          const range = document.createRange();
+          range.selectNodeContents(cell);
+          return new Set([...range.getClientRects()].map((box) => box.top)).size;
+        }"""
+        assert action.evaluate(lines) == 1

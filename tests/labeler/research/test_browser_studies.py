@@ -133,6 +133,9 @@ def test_a_finished_study_shows_the_numbers_of_its_report(
         for i, row in enumerate(report["runs"]):
             expect(rows.nth(i)).to_contain_text(f"{row['reward']:.3f}")
             expect(rows.nth(i)).to_contain_text(f"{row['reward_within_budget']:.3f}")
+        expect(first.locator(".st-result")).to_contain_text(
+            "the table of runs shows the last update"
+        )
         drawn = (
             "[...document.querySelectorAll('.st-plot')].every((e) => e.complete && e.naturalWidth)"
         )

@@ -120,13 +120,16 @@ function verdict(report) {
 
 function sweepTable(report) {
   const head = [["β", "ks-left"], ["Reward", "ks-right"], ["KL", "ks-right"], ["Gain, sd", "ks-right"], [`Reward within ${report.kl_budget} nats`, "ks-right"]];
-  return table(head, report.runs.map((run) => {
+  const made = table(head, report.runs.map((run) => {
     const name = make("span", "", String(run.kl_weight));
     if (run.kl_weight === report.best) name.append(" ", make("span", "ks-badge ks-good", "best"));
     if (run.unmoved) name.append(" ", make("span", "ks-badge", "did not move"));
     const within = run.reward_within_budget;
     return Object.assign([name, fixed(run.reward, 3), fixed(run.kl, 2), fixed(run.gain, 2), within === null ? "above budget" : fixed(within, 3)], { best: run.kl_weight === report.best });
   }));
+  // Otherwise they seem to contradict the table of runs, where one update has another KL and reward.
+  made.append(make("p", "ks-detail", "Reward and KL: means over several updates, as in the figure; the table of runs shows the last update. Gain: rise of the reward in standard deviations of the reward of SFT."));
+  return made;
 }
 
 function comparisonTable(report) {
