@@ -1,6 +1,6 @@
 """A whole iteration of a model in the shape of Qwen3-0.6B, on this machine: seconds and memory a stage.
 
-    python -m benchmarks.half_billion [--tiny] [--labels 24] [--folder DIR] [--json FILE]
+    python -m benchmarks.half_billion [--tiny] [--labels 24] [--set NAME=VALUE] [--folder DIR] [--json FILE]
 
 The model has random weights (28 layers of 1,024, vocabulary 151,936, tied embeddings, fp32) and a
 tokenizer with a word per id.  Simulated annotators judge by the mean of a response's word numbers.
@@ -18,7 +18,7 @@ import re
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -116,12 +116,15 @@ def peaks() -> Iterator[dict[str, float]]:
         thread.join()
 
 
-def iterate(folder: Path, *, tiny: bool, labels: int) -> list[dict[str, Any]]:
+def iterate(
+    folder: Path, *, tiny: bool, labels: int, changes: Sequence[str]
+) -> list[dict[str, Any]]:
     """One iteration in an empty workspace; one row per stage."""
     workspace, model, prompts = folder / "workspace", folder / "model", folder / "prompts.jsonl"
     write_model(model, tiny=tiny)
     write_prompts(prompts, 4 * labels)
-    chosen = [x for name, value in SETTINGS.items() for x in ("--set", f"{name}={value}".lower())]
+    given = [f"{name}={value}".lower() for name, value in SETTINGS.items()] + list(changes)
+    chosen = [x for each in given for x in ("--set", each)]
     launch("init", "--workspace", workspace, "--model", model, "--prompts", prompts, *chosen)
     judges = ["--labels", str(labels), "--annotators", "2", "--bad", "0"]
     with peaks() as memory:
@@ -139,12 +142,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("--tiny", action="store_true", help="a model of two narrow layers")
     parser.add_argument("--labels", type=int, default=24)
+    parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE")
     parser.add_argument("--folder", type=Path, help="keep model and workspace here")
     parser.add_argument("--json", type=Path, help="also write the figures to this file")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
         folder = options.folder or Path(temporary)
-        rows = iterate(folder, tiny=options.tiny, labels=options.labels)
+        rows = iterate(folder, tiny=options.tiny, labels=options.labels, changes=options.set)
     cells = [(row["stage"], f"{row['seconds']:.0f}", f"{row['memory']:,.0f}") for row in rows]
     print(markdown(("stage", "seconds", "peak memory, MB"), cells))
     if options.json:

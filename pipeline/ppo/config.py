@@ -85,6 +85,12 @@ class PPOConfig(Section):
         "Learning rate over the run: linear decay to 0, or constant (does not settle at the optimum).",
         source="N+ implementation details",
     )
+    optimizer: Literal["adamw", "adamw_8bit"] = setting(
+        "adamw",
+        "adamw stores two fp32 moments per weight; adamw_8bit stores them in 8 bits, a quarter of the "
+        "memory (pip install 'kitestring[quantized]').",
+        source="Dettmers et al. (arXiv:2110.02861)",
+    )
     adam_eps: float = setting(
         1e-5,
         "Adam's epsilon, added to the square root of the second moment.",
@@ -356,6 +362,14 @@ class PPOConfig(Section):
         32.0, "LoRA's α; the adapters are scaled by α / rank.", source="LoRA: 2 × rank", above=0
     )
 
+    quantization: Literal["none", "nf4"] = setting(
+        "none",
+        "Store the frozen linear layers of a LoRA policy in 4 bits (nf4: QLoRA), to fit a larger model "
+        "(pip install 'kitestring[quantized]'). The reference is then the policy in 4 bits without "
+        "adapters.",
+        source="QLoRA (arXiv:2305.14314)",
+    )
+
     @property
     def has_group_baseline(self) -> bool:
         """Whether a response is compared with the other responses to its prompt."""
@@ -408,6 +422,7 @@ class PPOConfig(Section):
             not 0 < self.dual_clip <= 1,
             f"ppo.dual_clip={self.dual_clip} must be above 1, or 0 for none",
         )
+        _check_bits(self)
         low, high = self.kl_weight_min, self.kl_weight_max
         require(low <= high, f"ppo.kl_weight_min={low} must not exceed ppo.kl_weight_max={high}")
         require(
@@ -415,6 +430,30 @@ class PPOConfig(Section):
             f"ppo.kl_weight={self.kl_weight} must lie between ppo.kl_weight_min={low} and "
             f"ppo.kl_weight_max={high} when ppo.kl_control='adaptive'",
         )
+
+
+def _check_bits(config: PPOConfig) -> None:
+    """ValueError for settings that cannot be combined with weights or moments of few bits."""
+    require(
+        config.optimizer == "adamw" or config.sharding == "none",
+        f"ppo.optimizer={config.optimizer!r} needs ppo.sharding='none'",
+    )
+    if config.quantization == "none":
+        return
+    bits = f"ppo.quantization={config.quantization!r}"
+    require(
+        config.lora_rank > 0,
+        f"{bits} freezes the weights that it rounds; set ppo.lora_rank, such as 16",
+    )
+    require(
+        config.start_from == "sft",
+        f"{bits} with ppo.start_from='previous' would round away what the previous iteration learned; "
+        "set it to 'sft'",
+    )
+    require(
+        config.rollout_backend in ("own", "transformers"),
+        f"{bits} needs ppo.rollout_backend='own' or 'transformers'",
+    )
 
 
 # Combinations whose optimum differs from that of reward − β · KL, and why.

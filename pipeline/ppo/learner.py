@@ -34,6 +34,7 @@ from pipeline.ppo.network.model import (
     run_model,
 )
 from pipeline.ppo.network.packing import pack, packed
+from pipeline.ppo.network.quantized import bitsandbytes
 from pipeline.ppo.network.token_stats import (
     OutputHead,
     Tokens,
@@ -476,12 +477,9 @@ def make_optimizer(model: ActorCritic, config: PPOConfig) -> torch.optim.Optimiz
     policy = set(model.policy.parameters())
     trained = [p for p in model.parameters() if p.requires_grad]
     groups = [[p for p in trained if p in policy], [p for p in trained if p not in policy]]
-    return torch.optim.AdamW(
-        [
-            {"params": group, "lr": lr}
-            for group, lr in zip(groups, learning_rates(config, 0), strict=True)
-        ],
-        eps=config.adam_eps,
-        weight_decay=0.0,
-        fused=True,
-    )
+    options: dict[str, Any] = {"eps": config.adam_eps, "weight_decay": 0.0}
+    rates = zip(groups, learning_rates(config, 0), strict=True)
+    parameters = [{"params": group, "lr": lr} for group, lr in rates]
+    if config.optimizer == "adamw_8bit":
+        return bitsandbytes("ppo.optimizer='adamw_8bit'").optim.AdamW8bit(parameters, **options)
+    return torch.optim.AdamW(parameters, fused=True, **options)

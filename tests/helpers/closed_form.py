@@ -73,10 +73,18 @@ def kl(p: Tensor, q: Tensor) -> float:
 
 
 def distance_left(
-    beta: float, *, tokens: int = 2, from_reference: bool = False, **settings: Any
+    beta: float,
+    *,
+    tokens: int = 2,
+    from_reference: bool = False,
+    size: dict[str, Any] | None = None,
+    **settings: Any,
 ) -> float:
-    """KL(π‖π*) after training over KL(start‖π*); the start is off the reference unless told."""
-    small = {"scale": 0.12, "num_hidden_layers": 1}
+    """KL(π‖π*) after training over KL(start‖π*); the start is off the reference unless told.
+
+    `size` changes the model's configuration.
+    """
+    small = {"scale": 0.12, "num_hidden_layers": 1} | (size or {})
     reference = tiny_model(VOCAB, seed=1, **small)
     policy = copy.deepcopy(reference) if from_reference else tiny_model(VOCAB, seed=2, **small)
     responses = all_responses(tokens)

@@ -19,6 +19,8 @@ import torch
 from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
+from pipeline.ppo.network.quantized import NF4Linear
+
 ADAPTER = "lora_"
 """Part of the name of every LoRA weight."""
 
@@ -142,14 +144,23 @@ def _frozen_layers(model: nn.Module) -> list[tuple[str, nn.Linear]]:
         (name, layer)
         for name, layer in model.named_modules()
         if isinstance(layer, nn.Linear)
+        and not isinstance(layer, NF4Linear)
         and not layer.weight.requires_grad
         and layer.weight.data_ptr() not in embedded
     ]
 
 
 def merged(policy: Any, exact: dict[str, Tensor]) -> nn.Module:
-    """A copy of a LoRA policy in fp32, with its adapters merged into the exact weights."""
-    policy = copy.deepcopy(policy).float()
+    """A copy of a LoRA policy in fp32, with its adapters merged into the exact weights.
+
+    Adapters of layers in 4 bits are merged into the unpacked weights, with which they were trained.
+    """
+    policy = copy.deepcopy(policy)
+    for layer in _adapted(policy):
+        if isinstance(layer.base_layer, NF4Linear):
+            layer.fan_in_fan_out = layer.base_layer.transposed
+            layer.base_layer = layer.base_layer.dense()
+    policy = policy.cpu().float()
     with torch.no_grad():
         for name, weight in policy.named_parameters():
             if name in exact:

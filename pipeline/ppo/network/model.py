@@ -16,6 +16,7 @@ from pipeline.ppo.checks import check_models
 from pipeline.ppo.config import PPOConfig
 from pipeline.ppo.network.distributed import frozen_names, full_tensor, local_tensor
 from pipeline.ppo.network.lora import ADAPTER, AdapterOff, plain_name, with_lora
+from pipeline.ppo.network.quantized import quantize
 
 
 class ModelOutput(NamedTuple):
@@ -267,7 +268,6 @@ def assemble(
     or not used.
     """
     check_models(model, reference if isinstance(reference, nn.Module) else None)
-    policy = model.to(device).float()
     if config.critic == "shared" and critic is not None:
         raise ValueError("a critic was given, but ppo.critic='shared'; set it to 'separate'")
     if reference is None and not config.lora_rank:
@@ -280,8 +280,11 @@ def assemble(
     if config.critic == "separate":
         # Copied before adding adapters, because all of a critic's weights are trained; and copied
         # at all, because the caller's critic may be the reward model.
-        critic = copy.deepcopy(policy if critic is None else critic).to(device).float()
+        critic = copy.deepcopy(model if critic is None else critic).to(device).float()
         critic.requires_grad_(True)
+    if config.quantization == "nf4":
+        quantize(model, device)
+    policy = model.to(device).float()
     if config.gradient_checkpointing:
         for trained in (policy, critic):
             if trained is not None:

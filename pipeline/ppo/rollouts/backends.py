@@ -86,8 +86,9 @@ class BuiltinSampler:
     def _weights(self) -> AbstractContextManager[None]:
         """Merge LoRA adapters into the weights if that is exact enough."""
         setup = self.setup
-        # In bf16, merging would round a small adapter away.
-        if setup.config.lora_rank and setup.precision == "fp32" and not is_sharded(setup.model):
+        # In bf16, and in layers of 4 bits, merging would round a small adapter away.
+        exact = setup.precision == "fp32" and setup.config.quantization == "none"
+        if setup.config.lora_rank and exact and not is_sharded(setup.model):
             return merged_adapters(setup.model.policy)
         return nullcontext()
 

@@ -28,6 +28,7 @@ from pipeline.ppo.network import token_stats
 from pipeline.ppo.network.lora import with_lora
 from pipeline.ppo.network.model import Setup, forward_at, weights_hash
 from pipeline.ppo.network.packing import can_pack, last_states
+from pipeline.ppo.network.quantized import quantize
 from pipeline.ppo.network.token_stats import Tokens, chunked_stats, output_head
 from pipeline.ppo.rollouts.backends import BuiltinSampler
 from pipeline.ppo.rollouts.compiled import CompiledSampler
@@ -67,6 +68,7 @@ SETTINGS: dict[str, Any] = {
     "shaping__reward_weight": 0.0,
 }
 RANK = {"ppo__lora_rank": 4, "ppo__lr": 3e-2}
+BITS = RANK | {"ppo__quantization": "nf4", "ppo__optimizer": "adamw_8bit"}
 
 
 def share_of_e(text: str) -> float:
@@ -85,12 +87,14 @@ class Trained:
     sampling: RunDirectory
     full: RunDirectory
     lora: RunDirectory
+    qlora: RunDirectory
     evaluate: RunDirectory
 
     @property
     def saved(self) -> dict[str, Path]:
         """The models that are saved as causal LMs."""
-        return {"sft": self.sft.model, "full": self.full.model, "lora": self.lora.model}
+        runs = {"sft": self.sft, "full": self.full, "lora": self.lora, "qlora": self.qlora}
+        return {name: directory.model for name, directory in runs.items()}
 
 
 @pytest.fixture(scope="module", params=FAMILIES)
@@ -111,11 +115,12 @@ def trained(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     models |= {"reward": reward.model}
     full = run(root, "policy", models, {"prompts": prompts})
     lora = run(root, "policy", models, {"prompts": prompts}, name="lora", **RANK)
+    qlora = run(root, "policy", models, {"prompts": prompts}, name="qlora", **BITS)
     models |= {"policy": full.model, "previous": lora.model}
     evaluate = run(root, "evaluate", models, {"prompts": prompts})
     return Trained(
         family=family, base=base, sft=sft, reward=reward, sampling=sampling, full=full, lora=lora,
-        evaluate=evaluate,
+        qlora=qlora, evaluate=evaluate,
     )  # fmt: skip
 
 
@@ -172,7 +177,7 @@ def test_the_tokenizer_is_the_familys_own(trained: Trained):
         assert chat.pad_id == ids(family.pad)
 
 
-@pytest.mark.parametrize("kind", ["sft", "full", "lora"])
+@pytest.mark.parametrize("kind", ["sft", "full", "lora", "qlora"])
 def test_saved_models_keep_what_the_base_names(trained: Trained, kind: str):
     base, saved = trained.base, trained.saved[kind]
     before, after = (GenerationConfig.from_pretrained(path) for path in (base, saved))
@@ -209,16 +214,16 @@ def test_stages_say_what_they_did(trained: Trained):
     }
 
 
-@pytest.mark.parametrize("kind", ["full", "lora"])
+@pytest.mark.parametrize("kind", ["full", "lora", "qlora"])
 def test_ppo_raises_the_reward_and_leaves_the_reference(trained: Trained, kind: str):
-    directory = trained.full if kind == "full" else trained.lora
+    directory: RunDirectory = getattr(trained, kind)
     rewards = events_metric(directory, "reward/mean")
     assert fmean(rewards[-3:]) > fmean(rewards[:2]) + 0.3, rewards
     assert set(events_metric(directory, "reference/changed")) == {0.0}
     assert max(events_metric(directory, "rollout/mismatch_kl"), default=0) < 1e-8
 
 
-@pytest.mark.parametrize("kind", ["sft", "full", "lora"])
+@pytest.mark.parametrize("kind", ["sft", "full", "lora", "qlora"])
 def test_recorded_logprobs_are_those_of_a_plain_forward_pass(trained: Trained, kind: str):
     path = trained.saved[kind]
     model, chat, responses = responses_of(path)
@@ -269,15 +274,19 @@ def test_the_saved_policy_is_the_one_that_was_trained(trained: Trained):
     assert_same_logits(inside, plain(trained.full.model), trained, atol=0)
 
 
-def test_merged_adapters_equal_the_policy_with_its_adapters_on(trained: Trained):
-    inside = with_lora(
-        load_causal_lm(str(trained.sft.model)), rank=4, alpha=job_alpha(trained.lora)
-    )
-    found = inside.load_state_dict(policy_weights(last_state(trained.lora)), strict=False)
+@pytest.mark.parametrize("kind", ["lora", "qlora"])
+def test_merged_adapters_equal_the_policy_with_its_adapters_on(trained: Trained, kind: str):
+    directory: RunDirectory = getattr(trained, kind)
+    base = load_causal_lm(str(trained.sft.model))
+    if kind == "qlora":
+        quantize(base, CPU)
+    inside = with_lora(base, rank=4, alpha=job_alpha(directory))
+    found = inside.load_state_dict(policy_weights(last_state(directory)), strict=False)
     assert not found.unexpected_keys
-    assert_same_logits(inside, plain(trained.lora.model), trained, atol=1e-4)
-    with inside.disable_adapter():
-        assert_same_logits(inside, plain(trained.sft.model), trained, atol=1e-5)
+    assert_same_logits(inside, plain(directory.model), trained, atol=1e-4)
+    if kind == "lora":
+        with inside.disable_adapter():
+            assert_same_logits(inside, plain(trained.sft.model), trained, atol=1e-5)
 
 
 def last_state(directory: RunDirectory) -> dict[str, Any]:
