@@ -8,7 +8,7 @@ import typer
 
 from commands.app import DEFAULT, AsJson, Workspace, app, show
 from commands.studio import connect
-from storage.exporting.model_push import check_repository
+from storage.exporting.hub_calls import check_repository
 
 
 @app.command("push")

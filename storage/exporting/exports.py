@@ -8,7 +8,6 @@ dataset_card.py the dataset card of every export.
 
 from __future__ import annotations
 
-import re
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -30,6 +29,7 @@ from storage.exporting.formats import (
     schema,
 )
 from storage.exporting.hub import push
+from storage.exporting.hub_calls import check_repository
 from storage.exporting.writing import WRITABLE, open_writer
 from storage.labeling import flag_answers
 from storage.records import CHECKS, KEPT_APART, AnnotatorKind
@@ -116,8 +116,9 @@ class Destination:
         text = str(out)
         if text.startswith(_HUB):
             name = text.removeprefix(_HUB).removeprefix("datasets/").strip("/")
-            if not re.fullmatch(r"[\w.-]+/[\w.-]+", name):
+            if name.count("/") != 1:
                 raise ValueError(f"{text} must be {_HUB}datasets/OWNER/NAME")
+            check_repository(name)
             return cls("hub", name)
         if "://" in text:
             raise ValueError(f"{text} is not supported; the only remote destination is {_HUB}…")

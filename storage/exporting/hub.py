@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from huggingface_hub import HfApi
+from huggingface_hub import HfApi, get_token
 
-# The HTTPError of httpx or httpx2, whichever this version of huggingface_hub uses.
-from huggingface_hub.errors import HTTPError
+from storage.exporting.hub_calls import check_repository, check_token, hub_calls
+
+_DENIED = "check that HF_TOKEN is set and can write there"
 
 
 def push(folder: Path, repository: str, *, private: bool) -> None:
@@ -15,22 +16,22 @@ def push(folder: Path, repository: str, *, private: bool) -> None:
 
     Raises ValueError if the hub refuses, or if `private` and the repository is public.
     """
+    check_repository(repository)
+    if token := get_token():
+        check_token(token, "HF_TOKEN")
     hub = HfApi()
-    try:
+    with hub_calls(repository, token, denied=_DENIED):
         hub.create_repo(repository, repo_type="dataset", private=private, exist_ok=True)
-        if private and not hub.repo_info(repository, repo_type="dataset").private:
-            raise ValueError(
-                f"{repository} is already a public dataset, and this export is private; choose another "
-                "name, or use --public"
-            )
+        is_public = private and not hub.repo_info(repository, repo_type="dataset").private
+    if is_public:
+        raise ValueError(
+            f"{repository} is already a public dataset, and this export is private; choose another "
+            "name, or use --public"
+        )
+    with hub_calls(repository, token, denied=_DENIED):
         hub.upload_folder(
             repo_id=repository,
             repo_type="dataset",
             folder_path=folder,
             commit_message="Export of judgments",
         )
-    except (HTTPError, OSError) as problem:
-        reason = str(problem).strip().splitlines()[0]
-        raise ValueError(
-            f"the hub refused {repository}: {reason} (check that HF_TOKEN is set and can write there)"
-        ) from problem

@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from huggingface_hub import CommitOperationAdd, HfApi
-from huggingface_hub.errors import HTTPError
 
 from storage import lineage
 from storage.control import Control
 from storage.engine.database import Database
 from storage.errors import NotFound
+from storage.exporting.hub_calls import check_repository, check_token, hub_calls
 from storage.exporting.model_card import REPOSITORY, card
 from storage.records import ModelVersion
 from storage.tables import audit, iterations, models
@@ -27,6 +27,7 @@ from storage.tables import audit, iterations, models
 TOKEN = "hub-token"
 """The file in the workspace with a token of the hub; only its owner may read it."""
 _CARD = "README.md"
+_DENIED = "check that the token can write there"
 _REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}")
 
 
@@ -107,25 +108,22 @@ def push_model(
     token = hub_token(db.workspace)
     control.of_bytes = planned.bytes
     hub = HfApi(token=token)
-    try:
+    with hub_calls(repository, token, denied=_DENIED):
         hub.create_repo(repository, private=private, exist_ok=True)
-        if private and not hub.repo_info(repository).private:
-            raise ValueError(
-                f"{repository} is already a public repository, and this push is private; choose another "
-                "name, or push it as public"
-            )
-        url = _commit(hub, db, planned, repository, control)
-    except (HTTPError, OSError) as problem:
-        reason = (str(problem).strip().splitlines() or [type(problem).__name__])[0]
+        is_public = private and not hub.repo_info(repository).private
+    if is_public:
         raise ValueError(
-            f"the hub refused {repository}: {reason.replace(token, '…')} (check that the token can write "
-            "there)"
-        ) from None
+            f"{repository} is already a public repository, and this push is private; choose another "
+            "name, or push it as public"
+        )
+    url = _commit(hub, token, db, planned, repository, control)
     audit.note(db, "push", planned.model, repository=repository, private=private)
     return Pushed(planned.model, repository, url, private, len(planned.files), planned.bytes)
 
 
-def _commit(hub: HfApi, db: Database, planned: PushPlan, repository: str, control: Control) -> str:
+def _commit(
+    hub: HfApi, token: str, db: Database, planned: PushPlan, repository: str, control: Control
+) -> str:
     folder = _folder(db, models.get(db, planned.model))
     assert folder is not None
     operations: list[CommitOperationAdd] = []
@@ -134,19 +132,21 @@ def _commit(hub: HfApi, db: Database, planned: PushPlan, repository: str, contro
         content = planned.card.encode() if file.name == _CARD else str(folder / file.name)
         operation = CommitOperationAdd(file.name, content)
         # Large files are sent one by one, so that somebody can follow; small ones go with the commit.
-        hub.preupload_lfs_files(repository, [operation])
+        with hub_calls(repository, token, denied=_DENIED):
+            hub.preupload_lfs_files(repository, [operation])
         operations.append(operation)
         control.sent += file.bytes
     control.start_storing(len(operations))  # from here on it cannot be cancelled
-    hub.create_commit(
-        repository, operations, commit_message=f"{planned.model}, trained with Kitestring"
-    )
+    message = f"{planned.model}, trained with Kitestring"
+    with hub_calls(repository, token, denied=_DENIED):
+        hub.create_commit(repository, operations, commit_message=message)
     return f"{hub.endpoint}/{repository}"
 
 
 def hub_token(workspace: Path) -> str:
     """The token for a push; ValueError if there is none, or if others can read its file."""
     if token := os.environ.get("HF_TOKEN", "").strip():
+        check_token(token, "HF_TOKEN")
         return token
     file = workspace / TOKEN
     if not file.is_file():
@@ -156,15 +156,10 @@ def hub_token(workspace: Path) -> str:
         )
     if stat.S_IMODE(file.stat().st_mode) & 0o077:
         raise ValueError(f"other users of this machine can read {file}; run `chmod 600 {file}`")
-    if not (token := file.read_text(encoding="utf-8").strip()):
+    if not (token := file.read_text(encoding="utf-8-sig", errors="replace").strip()):
         raise ValueError(f"{file} is empty; write a token of the hub into it")
+    check_token(token, str(file))
     return token
-
-
-def check_repository(name: str) -> None:
-    """ValueError unless the name is OWNER/NAME."""
-    if not _REPOSITORY.fullmatch(name):
-        raise ValueError(f"{name!r} is not a repository; write OWNER/NAME, such as my-lab/policy-3")
 
 
 def _folder(db: Database, version: ModelVersion) -> Path | None:

@@ -68,10 +68,12 @@ class ModelHub(LocalHub):
 
 
 @contextmanager
-def model_hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModelHub]:
+def model_hub(
+    monkeypatch: pytest.MonkeyPatch, kind: type[ModelHub] = ModelHub
+) -> Iterator[ModelHub]:
     """The hub, to which `huggingface_hub` is directed, and a token for it in HF_TOKEN."""
     with tempfile.TemporaryDirectory() as folder:
-        hub = ModelHub(Path(folder))
+        hub = kind(Path(folder))
         with serving(hub, seen=lambda headers: hub.tokens.add(headers.get("Authorization", ""))):
             monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", hub.url)
             monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)

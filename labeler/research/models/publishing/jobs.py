@@ -10,9 +10,9 @@ from labeler.html.components import sentence
 from labeler.research.jobs import Job, Jobs
 from storage.engine.database import Database
 from storage.errors import Conflict
+from storage.exporting.hub_calls import check_repository
 from storage.exporting.model_push import (
     Pushed,
-    check_repository,
     hub_token,
     plan,
     push_model,
