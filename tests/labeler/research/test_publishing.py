@@ -122,6 +122,27 @@ def test_a_model_is_not_pushed_twice_at_once_by_its_id_and_its_name(db, hub):
     assert ended(client, push["id"])["phase"] == "done"
 
 
+def test_two_models_are_not_pushed_to_one_repository_at_once(db, hub):
+    folder = db.workspace / "models" / "policy-3"
+    folder.mkdir()
+    (folder / "model.safetensors").write_bytes(b"w" * 6_000)
+    db.write(lambda tx: tx.store(
+        ModelVersion(id="policy-3", role="policy", name="best", path="models/policy-3", parent="sft-1", iteration=2)
+    ))  # fmt: skip
+    client = client_of(db, make_app(db), "researcher")
+    hub.go_on.clear()
+    push = client.post(PUSHES, json=BODY).json()
+    other = client.post(PUSHES, json={"model": "policy-3", "repository": "Me/Policy"})
+    elsewhere = client.post(PUSHES, json={"model": "policy-3", "repository": "me/other"})
+    hub.go_on.set()
+    assert (other.status_code, elsewhere.status_code) == (409, 200)
+    assert "policy-1 is being pushed to Me/Policy; wait for it" in other.text
+    assert ended(client, push["id"])["phase"] == "done"
+    assert len(hub.files["sub/model.safetensors"]) == 5_000
+    assert "model.safetensors" not in hub.files
+    assert ended(client, elsewhere.json()["id"])["phase"] == "done"
+
+
 def test_the_page_shows_card_and_files_and_pushes(db, hub):
     find_chromium()
     app = make_app(db)

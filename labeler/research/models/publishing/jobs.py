@@ -77,6 +77,13 @@ class Pushes(Jobs[Push]):
         def admit(waiting: Sequence[Push]) -> None:
             if any(each.model == model for each in waiting):
                 raise Conflict(f"{model} is being pushed already")
+            # The hub does not tell cases apart; the files of two models would mix.
+            for each in waiting:
+                if each.repository.lower() == repository.lower():
+                    raise Conflict(
+                        f"{each.model} is being pushed to {repository}; wait for it, or name another "
+                        "repository"
+                    )
 
         push = Push(model=model, repository=repository, private=private)
         return self.start(push, self._push, admit)
