@@ -92,6 +92,9 @@ def refused_sign_in(db: Database, account: str, *, address: str, attempts: int) 
     db.submit(lambda tx: tx.store(entry))
 
 
+MAX_LISTED = 1_000_000
+
+
 def listing(
     db: Database,
     *,
@@ -107,6 +110,10 @@ def listing(
     `actor` is a name, or `OPERATOR`.  `action` is an action, or the part before its dot.  `search`
     is a text in any part, in any case.
     """
+    if limit is not None and not 1 <= limit <= MAX_LISTED:
+        raise ValueError(
+            f"limit={limit} must be from 1 to {MAX_LISTED}; leave it out for the newest"
+        )
     rows = db.read(
         _LISTING,
         actor=actor or None,

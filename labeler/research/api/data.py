@@ -30,18 +30,21 @@ from storage.records import (
     new_id,
 )
 
+# A limit also makes pydantic refuse half of a character (a lone surrogate), which no query can have.
+Filtered = Annotated[str, Field(max_length=20_000)]
+
 
 class Matching(BaseModel):
     """The judgments to exclude or restore, and why; `annotator` is a name."""
 
     model_config = ConfigDict(extra="forbid")
     reason: str = Field(default="", max_length=20_000)
-    annotator: str | None = None
+    annotator: Filtered | None = None
     arm: Arm | None = None
     outcome: Outcome | None = None
-    category: str | None = None
+    category: Filtered | None = None
     iteration: int | None = None
-    text: str = ""
+    text: Filtered = ""
     disagreement: bool | None = None
     surprise: bool | None = None
     flagged: bool | None = None

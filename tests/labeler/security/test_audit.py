@@ -144,3 +144,15 @@ def test_the_log_is_downloaded_by_researchers_with_filters(world):
         assert (refused.status_code, "yesterday" in refused.json()["error"]) == (422, True)
     with browser(world, "Vic", "viewer") as client:
         assert client.get("/research/download/audit").status_code == 403
+
+
+def test_bad_values_of_a_script_are_refused_with_a_sentence(world):
+    with browser(world, "Rita") as rita:
+        for limit in ("-1", "0", "99999999999999999999"):
+            refused = rita.get(f"/research/api/audit?limit={limit}")
+            assert (refused.status_code, "must be from 1 to" in refused.text) == (422, True)
+        for name in ("annotator", "category", "text"):
+            body = f'{{"reason": "no", "{name}": "\\ud800"}}'
+            for act in ("exclude", "restore"):
+                refused = rita.post(f"/research/api/judgments/{act}", content=body)
+                assert (refused.status_code, list(refused.json())) == (422, ["error"])
