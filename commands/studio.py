@@ -289,8 +289,9 @@ def server_for(
             running = [from_json(SettingView, each) for each in server.call("settings")]
             if other := disagreeing(config, named, running):
                 raise ValueError(
-                    f"the server that has {workspace} open runs with {', '.join(other)}; stop it, "
-                    "or leave out the settings that differ"
+                    f"the server that has {workspace} open runs with {', '.join(other)}; change "
+                    "them there with `python launch.py settings --set`, stop the server, or leave out "
+                    "the settings that differ"
                 ) from None
             yield server
         return

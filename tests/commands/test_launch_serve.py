@@ -202,14 +202,14 @@ def test_a_live_server_is_joined_and_never_silently_asked_for_other_settings(
         for asked in ([], ["seed=3"], ["labeling.labels=7", "ppo.max_new_tokens=256"]):
             with server_for(place, [], asked, unasked) as live:
                 assert live.url == ours.url
-        said = "runs with seed=3, labeling.labels=7; stop it, or leave out"
+        said = "runs with seed=3, labeling.labels=7; change them there with `python launch.py settings --set`, stop"
         with (
             pytest.raises(ValueError, match=said),
             server_for(place, [], ["seed=4", "labeling.labels=9", "ppo.max_new_tokens=256"]),
         ):
             pass
         with (
-            pytest.raises(ValueError, match=r"ppo\.updates=100, .*; stop it"),
+            pytest.raises(ValueError, match=r"ppo\.updates=100, .*; change them there"),
             server_for(place, [CONFIGS / "tiny.toml"], []),
         ):
             pass
