@@ -31,9 +31,10 @@ def shown(state: State, eta: Eta, *, now: datetime) -> Markup:
     """The time left, or nothing if neither a stage runs nor labels are missing."""
     run = state.run
     if run is not None and run.status == "running":
-        return (
-            Markup("") if state.cancelling else of_stage(run.stage, eta.seconds_left(run, now=now))
-        )
+        seconds = eta.seconds_left(run, now=now)
+        if run.progress >= 1:
+            seconds = 0.0  # the steps are done; what is left, such as storing, has no progress
+        return Markup("") if state.cancelling else of_stage(run.stage, seconds)
     return of_labels(state, now=now)
 
 

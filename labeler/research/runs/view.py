@@ -419,15 +419,14 @@ def _where(run: Run, seconds_left: float | None, cancelling: bool) -> str:
     elif run.message:
         parts.append(run.message)
     if run.status == "running" and not cancelling:
-        left = (
-            "estimating the time left"
-            if seconds_left is None
-            else f"about {about(seconds_left)} left"
-            if seconds_left >= NEARLY_DONE
-            else "finishing"
-        )
-        parts.append(left)
+        parts.append(_left(run, seconds_left))
     return " · ".join(parts)
+
+
+def _left(run: Run, seconds: float | None) -> str:
+    if run.progress >= 1 or (seconds is not None and seconds < NEARLY_DONE):
+        return "finishing"  # what is left, such as the storing of its results, has no progress
+    return "estimating the time left" if seconds is None else f"about {about(seconds)} left"
 
 
 def flags(notes: Sequence[RunNote], *, unit: str) -> Markup:

@@ -110,6 +110,12 @@ def test_a_running_stage_shows_its_time_left():
     assert at(1140, 0.998) == "Finishing the policy stage"
 
 
+def test_a_stage_whose_steps_are_done_is_finishing_without_an_estimate():
+    training = {"iteration": Iteration(number=2, phase="sampling")}
+    given = state(**training, run=run(stage="sampling", progress=1.0))
+    assert said(time_left.shown(given, Eta(), now=NOON)) == "Finishing the sampling stage"
+
+
 def test_the_action_bar_has_the_sentence_and_the_time_left():
     left = time_left.of_stage("reward", 300)
     bar = overview_view.next_step(

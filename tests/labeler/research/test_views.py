@@ -497,6 +497,14 @@ def test_the_card_of_a_failed_run_gives_the_reason_as_text():
     assert "time left" not in seen
 
 
+def test_a_run_at_100_percent_is_finishing_with_or_without_an_estimate():
+    for seconds in (None, 600.0):
+        seen = runs_view.card(run(progress=1.0), now=NOON, seconds_left=seconds)
+        assert "100%" in seen
+        assert "finishing" in seen
+        assert "left" not in seen
+
+
 def test_the_card_of_a_retry_says_what_it_took_and_links_the_earlier_attempts():
     failed = run(id="run-1", status="failed", attempt=2)
     retried = run(id="run-2", status="succeeded", attempt=3, seconds=125.0,
