@@ -73,7 +73,7 @@ class OverviewTab(Tab):
                 self.resume = gr.Button("Resume", visible=False, elem_id="resume-stage")
                 self.label = gr.Button("Label more", visible=False, elem_id="label-more")
         self.answer = html_slot(elem_id="loop-answer")
-        html_slot(
+        self.started = html_slot(
             value='<div class="ks-started" role="status"></div>', elem_id="train-answer",
             js_on_load=TRAIN_JS,
         )  # fmt: skip
@@ -94,6 +94,7 @@ class OverviewTab(Tab):
             ),
         ):
             on(button.click, partial(self._press, act, done), [self.stopped], answered)
+        on(self.started.act, self.refresh, outputs=self.outputs, access="viewer")
         # A stage that stops ends the answer of the button that started it.
         on(self.stopped.change, self._forget_answer, outputs=[self.answer], access="viewer")
 

@@ -249,6 +249,7 @@ async function begin() {
     start.disabled = false;
   }
   drawer.close();
+  trigger("act", {}); // what the page said before is not true any more
   const done = Object.keys(sent).map((name) => `${setting(name).label} ${named(sent[name])}`).join(", ");
   element.querySelector(".ks-started").replaceChildren(
     note("good", stopped ? "The stage has started again." : "Training has started.", `The Runs page shows its progress.${done && ` Changed: ${done}.`}`));

@@ -11,6 +11,7 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from labeler.app import create_app
+from labeler.research.overview.tab import OverviewTab
 from pipeline.config.sections import CONFIGS
 from pipeline.loop.loop import Loop
 from pipeline.loop.workspace_config import load_settings
@@ -75,8 +76,23 @@ def world(tmp_path_factory) -> Iterator[World]:
 
 
 @pytest.fixture(scope="module")
-def browser(world: World) -> Iterator[Browser]:
-    assert world.server.url
+def calm(world: World) -> Iterator[World]:
+    """The same workspace on a server whose overview is not refreshed by a timer."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(OverviewTab, "every", 600)
+        app = in_a_loop(
+            lambda: create_app(
+                world.db, loop=world.loop, admin=lambda *_: None, admin_token="t",
+                accounts_required=False,
+            )
+        )  # fmt: skip
+    with serving(app) as server:
+        yield replace(world, server=server)
+
+
+@pytest.fixture(scope="module")
+def browser(world: World, calm: World) -> Iterator[Browser]:
+    assert world.server.url != calm.server.url  # both run before Playwright's loop
     with chromium() as running:
         yield running
 
@@ -285,3 +301,13 @@ def test_no_field_of_the_site_shows_a_dotted_name_as_its_label(browser, world):
             + 1
         )
         assert [label for label in labels if "." in label or "_" in label] == []
+
+
+def test_what_the_page_said_before_training_goes_when_training_starts(browser, calm):
+    with new_page(browser, cookie=calm.cookie()) as page:
+        page.goto(f"{calm.server.url}/research/")
+        expect(page.locator("#loop-next")).to_contain_text("to go")
+        page.locator("#train").click()
+        page.locator("#train-start").click()
+        expect(page.locator("#train-answer")).to_contain_text("Training has started")
+        expect(page.locator("#loop-next")).to_contain_text("The reward stage is running.")
