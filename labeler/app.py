@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -118,6 +118,7 @@ def create_app(
     app.include_router(_admin_routes(admin, done=auth.accounts_changed))
 
     pages = research.build(db, loop, accounts_changed=auth.accounts_changed, webhooks=webhooks)
+    app.include_router(_typed_routes(pages.typed))
     _mount(
         app,
         annotate.build(),
@@ -139,7 +140,7 @@ def create_app(
         auth=auth,
         addresses=addresses,
         admin_token=admin_token,
-        rules=rules(route for route, *_ in pages.pages if route),
+        rules=rules([*(route for route, *_ in pages.pages if route), *pages.typed]),
         functions=pages.callable_by,
         sign_in_page=lambda path, reader: sign_in_page(auth, reader, landing=path),
         refusal_page=refusal_page,
@@ -195,6 +196,19 @@ def _mount(
     # of a core per mount. These are its values for Windows.
     blocks._queue.sleep_when_free = 0.05
     blocks._queue.progress_update_sleep_when_free = 0.1
+
+
+def _typed_routes(typed: Mapping[str, str]) -> APIRouter:
+    """The addresses of pages that people type lead to the pages."""
+    routes = APIRouter()
+    for path, address in typed.items():
+        for each in (f"/research/{path}", f"/research/{path}/"):
+            routes.add_route(each, _leading_to(address), methods=["GET"])  # and HEAD
+    return routes
+
+
+def _leading_to(address: str) -> Callable[[Request], Response]:
+    return lambda _request: RedirectResponse(address, 303)
 
 
 def _home_routes(db: Database) -> APIRouter:

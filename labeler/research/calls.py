@@ -32,6 +32,8 @@ class Page(gr.Blocks):
         super().__init__(*args, **kwargs)
         self._access: dict[int, Access] = {}
         self.first_view: FirstView = lambda *_: ""
+        self.typed: Mapping[str, str] = {}
+        """Addresses below /research that people type, with that of what they mean."""
 
     def allow(self, function: int, access: Access) -> None:
         """Let the roles that `GRANTS` gives `access` call the function with this index."""

@@ -76,10 +76,27 @@ def named(pages: Mapping[str, Sequence[str]], query: Mapping[str, str]) -> tuple
     return page, next(found, first)
 
 
-def _link(page: str, section: str, text: str, *, first: bool, current: bool) -> Markup:
+def typed(pages: Mapping[str, Sequence[str]]) -> dict[str, str]:
+    """Addresses below /research that people type, such as runs/compare, with that of what they mean."""
+    found: dict[str, str] = {}
+    for page, sections in pages.items():
+        place = _slug(page)
+        for section in sections:
+            found[f"{place}/{_slug(section)}"] = _address(
+                page, section, first=section == sections[0]
+            )
+        found[place] = _address(page, sections[0], first=True)
+    return found
+
+
+def _address(page: str, section: str, *, first: bool) -> str:
     query = {"tab": _slug(page)} | ({} if first else {"section": _slug(section)})
-    return Markup('<a href="/research/?{}" data-tab="{}"{}>{}</a>').format(
-        urlencode(query),
+    return f"/research/?{urlencode(query)}"
+
+
+def _link(page: str, section: str, text: str, *, first: bool, current: bool) -> Markup:
+    return Markup('<a href="{}" data-tab="{}"{}>{}</a>').format(
+        _address(page, section, first=first),
         f"{page}: {section}",
         Markup(' aria-current="page"') if current else "",
         text,

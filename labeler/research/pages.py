@@ -30,7 +30,7 @@ from labeler.research.models.publishing.tab import PublishTab
 from labeler.research.models.reward.tab import RewardTab
 from labeler.research.models.samples.tab import SamplesTab
 from labeler.research.models.verdicts.tab import VerdictsTab
-from labeler.research.navigation import navigation
+from labeler.research.navigation import navigation, typed
 from labeler.research.overview.iterations_tab import IterationsTab
 from labeler.research.overview.settings.tab import SettingsTab
 from labeler.research.overview.tab import OverviewTab
@@ -147,7 +147,8 @@ def build(
         happened = html_slot(elem_id="events", elem_classes="ks-none")
         made = pages(db, loop, top, accounts_changed=accounts_changed, webhooks=webhooks)
         shown: dict[str, dict[str, tuple[gr.Tab, Tab]]] = {}
-        html_slot(value=render(navigation({page: list(each) for page, each in made.items()})))
+        sections_of = {page: list(each) for page, each in made.items()}
+        html_slot(value=render(navigation(sections_of)))
         tabs: dict[gr.Tab, Tab] = {}
         # One tab for each section. Its row of buttons is hidden: address.js presses them.
         with gr.Tabs(elem_id="sections", overflow_behavior="wrap") as row:
@@ -181,6 +182,7 @@ def build(
             outputs=[reader, *first.outputs, *(c for t in tabs.values() for c in t.loaded)],
             access="viewer",
         )
+    blocks.typed = typed(sections_of)
     blocks.first_view = FirstViews(
         shown,
         headline=lambda: headline(db),

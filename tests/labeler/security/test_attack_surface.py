@@ -56,6 +56,8 @@ PAGE = (
     "/static/0", "/svelte/0", "/gradio_api/startup-events", "/gradio_api/app_id",
     "/gradio_api/app_id/", "/gradio_api/info", "/gradio_api/info/", "/gradio_api/heartbeat/0",
 )  # fmt: skip
+TYPED = re.compile(r"/research/(overview|runs|models|data|team)(/(?!nothing)[\w-]+)?/?")
+"""Addresses that lead to pages."""
 READ_BY_VIEWERS = (
     "openapi.json", "status", "settings", "runs", "runs/curves", "runs/0/log",
     "iterations/0", "iterations/0/evaluation", "gate", "leaderboard", "reward", "lineage", "lineage/0",
@@ -117,6 +119,8 @@ def allowed(role: str, path: str) -> frozenset[str]:
     if path.startswith("/label") and path.removeprefix("/label") in PAGE:
         return READ if role in LABELING else frozenset()
     if path.startswith("/research") and path.removeprefix("/research") in PAGE:
+        return READ if role in READING else frozenset()
+    if TYPED.fullmatch(path):
         return READ if role in READING else frozenset()
     closed = ("/research/upload", "/research/download/audit", "/research/api/playground")
     closed += ("/research/api/imports", "/research/api/pushes", "/research/download/left-out")
@@ -356,3 +360,15 @@ def test_whatever_changes_something_wants_our_origin(world, role):
             assert (status, b"another site" in body) == (403, True), (path, origin, status)
         foreign, _, _ = ask(world, role, "POST", path, host="evil.example")
         assert foreign == 400
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        ("runs", "?tab=runs"), ("runs/", "?tab=runs"), ("runs/compare", "?tab=runs&section=compare"),
+        ("models/reward-model", "?tab=models&section=reward-model"), ("overview", "?tab=overview"),
+    ],
+)  # fmt: skip
+def test_a_typed_address_leads_to_its_page(world, typed, meant):
+    status, headers, _ = ask(world, "viewer", "GET", f"/research/{typed}")
+    assert (status, headers["location"]) == (303, f"/research/{meant}")
