@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 from pathlib import Path
@@ -10,10 +9,10 @@ from typing import Any, cast
 
 from pipeline.config.sections import Config
 from pipeline.evidence.figures import figures
+from pipeline.evidence.sums import SUMS, changed_files, digest_of
 from pipeline.evidence.tables import Tables
 from storage.engine.database import Database
 
-SUMS = "SHA256SUMS"
 _SHOWN = 20
 """Differences that are listed."""
 
@@ -22,11 +21,16 @@ def check(place: Path) -> tuple[list[str], bool]:
     """Check the package in this folder: lines to print, and whether everything agrees."""
     wrong = changed_files(place)
     lines = [*wrong, f"{'CHANGED' if wrong else 'ok'}: files against {SUMS}"]
-    evidence = json.loads((place / "evidence.json").read_text(encoding="utf-8"))
-    config = Config.from_dict({}).override(evidence["settings"])
-    tables = cast("Database", Tables(place / "data"))
-    found = json.loads(json.dumps(figures(tables, config, place / "reward")))
-    for subject, stated in evidence["figures"].items():
+    if not (place / SUMS).is_file():
+        return lines, False
+    try:
+        evidence = json.loads((place / "evidence.json").read_text(encoding="utf-8"))
+        found = _computed(place, evidence["settings"])
+        stated_figures = evidence["figures"].items()
+    except Exception as error:  # a damaged file can cause any
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        return [*lines, f"DIFFERENT: the figures cannot be computed: {_cut(reason)}"], False
+    for subject, stated in stated_figures:
         differing = differences(stated, found.get(subject), subject)
         lines += differing[:_SHOWN]
         if len(differing) > _SHOWN:
@@ -35,6 +39,13 @@ def check(place: Path) -> tuple[list[str], bool]:
         lines.append(f"{result}: {subject} ({len(leaves(stated))} figures)")
         wrong += differing
     return [*lines, f"package: {digest_of(place / SUMS)}"], not wrong
+
+
+def _computed(place: Path, settings: Any) -> dict[str, Any]:
+    """The figures of the package's records."""
+    config = Config.from_dict({}).override(settings)
+    tables = cast("Database", Tables(place / "data"))
+    return json.loads(json.dumps(figures(tables, config, place / "reward")))
 
 
 def differences(stated: Any, found: Any, where: str = "figures") -> list[str]:
@@ -62,8 +73,11 @@ def differences(stated: Any, found: Any, where: str = "figures") -> list[str]:
 
 
 def _short(value: Any) -> str:
-    text = json.dumps(value, ensure_ascii=False)
-    return text if len(text) <= 80 else f"{text[:79]}…"
+    return _cut(json.dumps(value, ensure_ascii=False), 80)
+
+
+def _cut(text: str, most: int = 300) -> str:
+    return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
 def leaves(value: Any) -> list[Any]:
@@ -71,38 +85,3 @@ def leaves(value: Any) -> list[Any]:
     if isinstance(value, dict):
         value = list(value.values())
     return [leaf for each in value for leaf in leaves(each)] if isinstance(value, list) else [value]
-
-
-def write_sums(place: Path) -> None:
-    """Write the digest of every file in the folder, in the format of `sha256sum`."""
-    lines = [f"{digest_of(place / name)}  {name}\n" for name in _files(place)]
-    (place / SUMS).write_text("".join(lines), encoding="utf-8")
-
-
-def changed_files(place: Path) -> list[str]:
-    """The files that differ from their digest, are missing, or have none."""
-    lines = (place / SUMS).read_text(encoding="utf-8").splitlines()
-    sums = {name: digest for digest, _, name in (line.partition("  ") for line in lines)}
-    present = set(_files(place))
-    return [
-        *(f"{name} is missing" for name in sorted(sums.keys() - present)),
-        *(f"{name} was added" for name in sorted(present - sums.keys())),
-        *(
-            f"{name} was changed"
-            for name in sorted(present & sums.keys())
-            if digest_of(place / name) != sums[name]
-        ),
-    ]
-
-
-def _files(place: Path) -> list[str]:
-    """All files of the package but the digests; an environment beside it is none of them."""
-    ours = [p for p in place.rglob("*") if p.is_file() and p.parts[len(place.parts)] not in _BESIDE]
-    return sorted(str(path.relative_to(place)) for path in ours if path.name != SUMS)
-
-
-_BESIDE = ("venv", ".venv")
-
-
-def digest_of(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()

@@ -29,8 +29,9 @@ from typing import Any, cast
 import pandas as pd
 
 from pipeline.config.sections import Config
-from pipeline.evidence.check import SUMS, differences, digest_of, leaves, write_sums
+from pipeline.evidence.check import differences, leaves
 from pipeline.evidence.figures import CURVE, figures
+from pipeline.evidence.sums import SUMS, digest_of, write_sums
 from pipeline.evidence.tables import Tables, aliases, judgment_aliases, write_tables
 from pipeline.reward.report.report import TABLE, curve_place
 from storage.engine.database import Database

@@ -13,8 +13,8 @@ import pandas as pd
 import pytest
 
 from pipeline.config.sections import Config
-from pipeline.evidence.check import write_sums
 from pipeline.evidence.package import write_package
+from pipeline.evidence.sums import write_sums
 from pipeline.promotion import gate
 from storage.analysis.agreement import agreement
 from storage.engine.database import Database
@@ -127,6 +127,34 @@ def test_changed_predictions_are_noticed(
     code, told = verify(package)
     assert code == 1
     assert f"DIFFERENT: {subject}" in told
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "told"),
+    [
+        ("evidence.json", b"{", "evidence.json was changed"),
+        ("data/flags.parquet", None, "data/flags.parquet is missing"),
+        ("data/judgments.parquet", b"PAR1", "data/judgments.parquet was changed"),
+        ("code/storage/records.py", b"def (", "code/storage/records.py was changed"),
+        ("code/numpy.py", b"raise SystemExit(0)", "code/numpy.py was added"),
+        ("SHA256SUMS", None, "SHA256SUMS is missing or cannot be read"),
+        ("SHA256SUMS", b"\xff\xfe", "SHA256SUMS is missing or cannot be read"),
+    ],
+)
+def test_a_damaged_file_is_named_whatever_its_damage(
+    package: Path, file: str, content: bytes | None, told: str
+) -> None:
+    place = package / file
+    place.unlink() if content is None else place.write_bytes(content)
+    code, said = verify(package)
+    assert code == 1
+    assert said.splitlines()[0] == told
+    assert "Traceback" not in said
+    if file != "SHA256SUMS" and not file.startswith("code/"):
+        write_sums(package)
+        code, said = verify(package)
+        assert code == 1
+        assert "DIFFERENT: the figures cannot be computed: " in said
 
 
 def test_a_changed_figure_is_noticed(package: Path) -> None:
