@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -70,16 +71,28 @@ class ContextCheck:
         # No token is shorter than a byte, so most rows need no tokenizer.
         if max(len(text.encode()) for text in texts) <= allowed:
             return None
-        longest = max(
-            len(self._tokenizer.encode(text, add_special_tokens=False).ids) for text in texts
-        )
+        # Encoding a text of 50 MB takes 10 GB of memory.
+        longest = max(map(self._at_least, texts))
+        at_least = longest > allowed
+        if not at_least:
+            longest = max(
+                len(self._tokenizer.encode(text, add_special_tokens=False).ids) for text in texts
+            )
         if longest <= allowed:
             return None
         with_room = f" plus {room} for an answer (sampling and ppo.max_new_tokens)" if room else ""
         return (
-            f"{longest} tokens{with_room} exceed the context of {self._name}, {self._context} tokens; "
+            f"{'at least ' if at_least else ''}{longest} tokens{with_room} exceed the context of {self._name}, {self._context} tokens; "
             "shorten it, or skip long rows"
         )
+
+    def _at_least(self, text: str) -> int:
+        """Tokens that a text has at least: as if each were the longest of the vocabulary."""
+        return len(text) // self._longest_token
+
+    @cached_property
+    def _longest_token(self) -> int:
+        return max(map(len, self._tokenizer.get_vocab()))
 
     def _text(self, messages: Sequence[Message], answer: str) -> str:
         if self._has_template:

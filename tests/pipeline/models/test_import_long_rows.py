@@ -117,3 +117,17 @@ def test_a_model_that_cannot_be_read_or_has_no_limit_refuses_nothing(tmp_path: P
     unlimited = model(tmp_path / "unlimited")
     (tmp_path / "unlimited" / "config.json").write_text('{"model_type": "bloom"}')
     assert ContextCheck.of(settings(unlimited)) is None
+
+
+def test_a_line_of_many_megabytes_is_refused_without_encoding_it(tmp_path: Path) -> None:
+    check = ContextCheck.of(settings(model(tmp_path / "gpt2")))
+    assert check is not None
+    longest = max(map(len, tiny_tokenizer().get_vocab()))
+    size = 3_000_000
+    said = check(as_messages("x" * size), [])
+    assert said is not None
+    assert said.startswith(f"at least {size // longest} tokens plus {ANSWER} for an answer")
+    # Shorter texts are counted.
+    said = check(as_messages("x" * 70), [])
+    assert said is not None
+    assert said.startswith("70 tokens plus")
