@@ -20,12 +20,14 @@ import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Any, cast
 
+import duckdb
 import pandas as pd
 
 from pipeline.config.sections import Config
@@ -36,7 +38,7 @@ from pipeline.evidence.tables import Tables, aliases, judgment_aliases, write_ta
 from pipeline.reward.report.report import TABLE, curve_place
 from storage.engine.database import Database
 from storage.engine.workspace import JOURNAL
-from storage.errors import writing_to
+from storage.errors import StorageUnavailable, cause_of, explain, writing_to
 from storage.records import TrainedRewardModel, now
 from storage.tables import guidelines, models
 from storage.tables.pseudonyms import key_of
@@ -92,7 +94,7 @@ def write_package(db: Database, config: Config, out: Path) -> Package:
     if out.resolve().is_relative_to(db.workspace.resolve()):
         raise ValueError(f"{out} is in the workspace; choose a place outside {db.workspace}")
     key = key_of(db)  # before the snapshot: it may have to be stored
-    with tempfile.TemporaryDirectory(prefix="kitestring-evidence-") as folder:
+    with _full_disk_said(), tempfile.TemporaryDirectory(prefix="kitestring-evidence-") as folder:
         place = Path(folder)
         with db.snapshot():
             evidence = _write_data(db, config, place, key)
@@ -202,13 +204,29 @@ def _modules() -> list[Path]:
     return files
 
 
+@contextmanager
+def _full_disk_said() -> Iterator[None]:
+    """Raise DuckDB's errors of a full disk, which the temporary folder may be on, as a sentence."""
+    try:
+        yield
+    except duckdb.Error as error:
+        if cause_of(error) is None:
+            raise
+        raise StorageUnavailable(explain(error)) from error
+
+
 def _zip(place: Path, out: Path) -> None:
-    """The same files give the same bytes."""
-    with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
-        for file in sorted(place.rglob("*")):
-            if file.is_file():
-                entry = zipfile.ZipInfo(
-                    f"{out.stem}/{file.relative_to(place)}", (1980, 1, 1, 0, 0, 0)
-                )
-                entry.compress_type = zipfile.ZIP_DEFLATED
-                archive.writestr(entry, file.read_bytes())
+    """The same files give the same bytes; a package that cannot be completed is removed."""
+    partial = out.with_name(f".partial-{out.name}")
+    try:
+        with zipfile.ZipFile(partial, "w", zipfile.ZIP_DEFLATED) as archive:
+            for file in sorted(place.rglob("*")):
+                if file.is_file():
+                    entry = zipfile.ZipInfo(
+                        f"{out.stem}/{file.relative_to(place)}", (1980, 1, 1, 0, 0, 0)
+                    )
+                    entry.compress_type = zipfile.ZIP_DEFLATED
+                    archive.writestr(entry, file.read_bytes())
+        partial.replace(out)
+    finally:
+        partial.unlink(missing_ok=True)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import resource
 import subprocess
 import sys
 import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +21,10 @@ from pipeline.evidence.sums import write_sums
 from pipeline.promotion import gate
 from storage.analysis.agreement import agreement
 from storage.engine.database import Database
+from storage.errors import StorageUnavailable
 from storage.reports import to_json
 from storage.tables import models, policy_judgments
+from storage.tables.pseudonyms import key_of
 from tests.helpers.held_out_rows import row
 from tests.helpers.research_seed import PEOPLE, Seeding
 
@@ -230,3 +235,32 @@ def test_the_check_needs_no_torch() -> None:
     code = "import sys, pipeline.evidence.check; print(sorted({'torch', 'transformers', 'gradio'} & set(sys.modules)))"
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert ran.stdout.strip() == "[]"
+
+
+@contextmanager
+def files_of_at_most(size: int) -> Iterator[None]:
+    """A limit that fails a write as a full disk does."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_a_package_that_does_not_fit_on_the_disk_is_not_left_half_written(
+    studied: Database, tmp_path: Path
+) -> None:
+    out = tmp_path / "study.zip"
+    key_of(studied)
+    with files_of_at_most(150_000), pytest.raises(OSError, match="File too large"):
+        write_package(studied, Config(), out)
+    assert list(tmp_path.glob("*study*")) == list(tmp_path.glob(".partial*")) == []
+    write_package(studied, Config(), out)
+    assert zipfile.ZipFile(out).testzip() is None
+
+
+def test_a_full_temporary_folder_is_said_in_a_sentence(studied: Database, tmp_path: Path) -> None:
+    key_of(studied)
+    with files_of_at_most(1_000), pytest.raises(StorageUnavailable, match="size limit"):
+        write_package(studied, Config(), tmp_path / "study.zip")
