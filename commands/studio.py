@@ -35,6 +35,7 @@ from storage.commands import Commands
 from storage.engine.database import Database
 from storage.engine.workspace import SERVER, read_server
 from storage.errors import WorkspaceLocked
+from storage.exporting import model_push
 from storage.records import Prompt, as_messages
 from storage.reports import LoopState, SettingView, WorkspaceSettings, from_json, to_json
 from storage.status import Status, status
@@ -84,6 +85,7 @@ class Studio:
             current=lambda: generation.current_models(self.db),
             running=lambda: generation.running_stage(self.db),
         )
+        self._verdicts = model_push.Verdicts(self.loop.gate, self.loop.reports.report)
         self.commands = Commands(self.db)
         self.commands.too_long = lambda: ContextCheck.of(config)
         # Only the operator has the token for these commands, and the operator may edit config.toml.
@@ -106,6 +108,8 @@ class Studio:
         self.commands.register("leaderboard", self.loop.model_board)
         self.commands.register("evidence", self.loop.evidence)
         self.commands.register("reward.report", self.loop.reports.report)
+        self.commands.register("push", self._push)
+        self.commands.register("push.plan", self._plan_push)
         self.commands.register("status", self._status)
         self.commands.register("ask", self._ask)
         for name, command in (self.webhooks.commands() | Project(self.db).commands()).items():
@@ -162,6 +166,12 @@ class Studio:
     def _save_settings(self, changes: dict[str, str]) -> WorkspaceSettings:
         version = self.loop.workspace_settings().version
         return self.loop.save_settings(changes, version, by_operator=True)
+
+    def _plan_push(self, model: str) -> model_push.PushPlan:
+        return model_push.plan(self.db, self._verdicts, model)
+
+    def _push(self, model: str, repository: str, private: bool = True) -> model_push.Pushed:
+        return model_push.push_model(self.db, self._verdicts, model, repository, private=private)
 
     def _status(self) -> Status:
         """The workspace's status; `trouble` says why the loop cannot continue."""

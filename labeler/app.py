@@ -48,6 +48,7 @@ from labeler.uploads import Uploads, upload_routes
 from labeler.webhooks.service import Webhooks
 from storage.engine.database import Database
 from storage.errors import StorageDamaged, StorageUnavailable, explain
+from storage.exporting.model_push import Verdicts
 from storage.importing.long_rows import TooLong
 
 THREADS = 64
@@ -102,7 +103,7 @@ def create_app(
         download_routes(db, loop),
         upload_routes(db, uploads, too_long),
         import_routes(Imports(db, uploads, too_long)),
-        push_routes(Pushes(db)),
+        push_routes(Pushes(db, Verdicts(loop.gate, loop.reports.report))),
         run_routes(db, loop),
         playground_routes(db, generation),
         *api_routes(

@@ -2,7 +2,7 @@
 
 Arguments and results are JSON values, so that a live server can run a command for another process
 on the same machine; paths are therefore absolute.  `Studio` (commands/studio.py) registers the
-commands that need the loop: train, advance, resume, retry, settings, gate and status.
+commands that need the loop: train, advance, resume, retry, settings, gate, push and status.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from storage.browsing.commands import data_commands
 from storage.browsing.runs import KL, REWARD, Comparison, compare
 from storage.engine import backup
 from storage.engine.database import Database
-from storage.exporting import exports, model_push
+from storage.exporting import exports
 from storage.importing.detect import ImportKind
 from storage.importing.hub_files import local_file
 from storage.importing.long_rows import TooLong
@@ -71,8 +71,6 @@ class Commands:
             "lineage.graph": self._lineage_graph,
             "import": self._import,
             "export": partial(exports.export, db),
-            "push": self._push,
-            "push.plan": partial(model_push.plan, db),
             "backup": self._backup,
             "verify": partial(backup.verify, db),
             "iteration": self._iteration,
@@ -133,9 +131,6 @@ class Commands:
     def _lineage_graph(self) -> dict[str, Any]:
         found = lineage_graph(self._db)
         return {"graph": to_json(found), "text": render_graph(found)}
-
-    def _push(self, model: str, repository: str, private: bool = True) -> model_push.Pushed:
-        return model_push.push_model(self._db, model, repository, private=private)
 
     def _backup(self, target: str) -> dict[str, str]:
         made = backup.backup(self._db, Path(target))

@@ -10,18 +10,23 @@ import json
 import os
 import re
 import stat
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from huggingface_hub import CommitOperationAdd, HfApi
 
 from storage import lineage
+from storage.analysis.agreement import agreement
 from storage.control import Control
 from storage.engine.database import Database
 from storage.errors import NotFound
+from storage.exporting import card_evidence
 from storage.exporting.hub_calls import check_repository, check_token, hub_calls
-from storage.exporting.model_card import REPOSITORY, card
+from storage.exporting.model_card import REPOSITORY, CardFacts, card
+from storage.gate_report import GateReport, Standing
 from storage.records import ModelVersion
+from storage.reports import Evaluation, RewardReport, RewardVerdict, from_json
 from storage.tables import audit, iterations, models
 
 TOKEN = "hub-token"
@@ -29,6 +34,14 @@ TOKEN = "hub-token"
 _CARD = "README.md"
 _DENIED = "check that the token can write there"
 _REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}")
+
+
+@dataclass(frozen=True)
+class Verdicts:
+    """What the pipeline says about models: the gate's report, and the report on a reward model."""
+
+    gate: Callable[[], GateReport]
+    reward: Callable[[str], RewardReport]
 
 
 @dataclass(frozen=True)
@@ -66,7 +79,7 @@ def pushable(db: Database) -> list[ModelVersion]:
     return [m for m in reversed(models.listing(db)) if _folder(db, m) is not None]
 
 
-def plan(db: Database, model: str, *, repository: str = REPOSITORY) -> PushPlan:
+def plan(db: Database, verdicts: Verdicts, model: str, *, repository: str = REPOSITORY) -> PushPlan:
     """What a push to `repository` would upload.  NotFound for an unknown model, ValueError for one without files."""
     versions = {version.id: version for version in models.listing(db)}
     version = versions[lineage.find_model(versions, model)]
@@ -77,21 +90,14 @@ def plan(db: Database, model: str, *, repository: str = REPOSITORY) -> PushPlan:
         )
     paths = [path for path in _paths(folder) if path.name != _CARD or path.parent != folder]
     files = [UploadedFile(str(p.relative_to(folder)), p.stat().st_size) for p in paths]
-    text = card(
-        version,
-        base=_base(db),
-        verdict=_verdict(db, version),
-        lineage=lineage.render(lineage.lineage(db, version.id)),
-        reward_model=_known(db, version.reward_model),
-        repository=repository,
-        networks=_networks(folder),
-    )
+    text = card(version, _facts(db, verdicts, version, folder), repository=repository)
     files.append(UploadedFile(_CARD, len(text.encode())))
     return PushPlan(version.id, tuple(files), sum(each.bytes for each in files), text)
 
 
 def push_model(
     db: Database,
+    verdicts: Verdicts,
     model: str,
     repository: str,
     *,
@@ -104,7 +110,7 @@ def push_model(
     has no commit.  Raises ValueError if the hub refuses, or if `private` and the repository is public.
     """
     check_repository(repository)
-    control, planned = control or Control(), plan(db, model, repository=repository)
+    control, planned = control or Control(), plan(db, verdicts, model, repository=repository)
     token = hub_token(db.workspace)
     control.of_bytes = planned.bytes
     hub = HfApi(token=token)
@@ -208,9 +214,45 @@ def _known(db: Database, model: str | None) -> ModelVersion | None:
         return None
 
 
-def _verdict(db: Database, version: ModelVersion) -> str | None:
-    """The gate's verdict on a policy, where one is stored."""
-    for each in iterations.listing(db):
-        if each.policy_sampled == version.id and each.verdict:
-            return each.verdict
-    return None
+def _facts(db: Database, verdicts: Verdicts, version: ModelVersion, folder: Path) -> CardFacts:
+    tree = lineage.lineage(db, version.id)  # which takes a snapshot of its own
+    with db.snapshot():
+        known = models.listing(db)
+        policies = [each.id for each in known if each.role == "policy"]
+        own = version.role == "reward"
+        reward_model = version if own else _known(db, version.reward_model)
+        snapshot = reward_model.snapshot if reward_model else None
+        policy = version.role == "policy"
+        earlier = policies[: policies.index(version.id)] if policy else []
+        return CardFacts(
+            base=_base(db),
+            lineage=lineage.render(tree),
+            networks=_networks(folder),
+            names={each.id: each.name for each in known},
+            previous=earlier[-1] if earlier else None,
+            reward_model=None if own else reward_model,
+            standing=_standing(verdicts.gate(), version.id) if policy else None,
+            evaluation=_evaluation(db, version.id),
+            judged=card_evidence.of_policy(db, version.id) if policy else None,
+            learned=card_evidence.of_snapshot(db, snapshot) if snapshot else None,
+            agreement=agreement(db),
+            verdict=_quality(verdicts, reward_model),
+        )
+
+
+def _standing(report: GateReport, policy: str) -> Standing | None:
+    return next((each for each in report.policies if each.policy == policy), None)
+
+
+def _evaluation(db: Database, policy: str) -> Evaluation:
+    """The evaluation of the iteration that made the policy."""
+    made = [each for each in iterations.listing(db) if each.policy_produced == policy]
+    return from_json(Evaluation, made[-1].evaluation) if made else Evaluation()
+
+
+def _quality(verdicts: Verdicts, reward_model: ModelVersion | None) -> RewardVerdict | None:
+    """The verdict on a reward model; None for one that was not trained here."""
+    try:
+        return verdicts.reward(reward_model.id).verdict if reward_model else None
+    except ValueError:
+        return None

@@ -13,20 +13,25 @@ import torch
 from huggingface_hub import HfApi
 from transformers import AutoModelForCausalLM, AutoTokenizer, GPT2Config, GPT2LMHeadModel
 
+from commands.studio import Studio
+from pipeline.config.sections import Config
 from pipeline.models.text import Message
 from pipeline.reward.scoring import RewardModel
-from storage.commands import Commands
 from storage.control import Control, ImportCancelled
 from storage.engine.database import Database
 from storage.errors import NotFound
-from storage.exporting.model_card import card
+from storage.exporting.model_card import CardFacts, card
 from storage.exporting.model_push import TOKEN as FILE
-from storage.exporting.model_push import hub_token, plan, push_model, pushable
-from storage.records import Iteration, ModelVersion, Snapshot, now
+from storage.exporting.model_push import Verdicts, hub_token, plan, push_model, pushable
+from storage.gate_report import GateReport
+from storage.records import ModelVersion, Snapshot, now
+from storage.reports import RewardReport
 from tests.helpers.model_hub import TOKEN, ModelHub, model_hub
 from tests.helpers.stage_inputs import tiny_models, tiny_models_and_reward
 
 WEIGHTS = b"w" * 5_000
+NONE = Verdicts(GateReport, lambda _: RewardReport(models=()))
+"""Of a pipeline that has judged nothing."""
 
 
 @pytest.fixture
@@ -58,12 +63,11 @@ def fill(db: Database) -> None:
         ModelVersion(id="reward-1", role="reward", name="reward-1", iteration=1, snapshot="s-1", summary={"accuracy": 0.712}),
         ModelVersion(id="policy-1", role="policy", name="policy-1", path="models/policy-1", parent="sft-1", iteration=1, reward_model="reward-1", summary={"method": "rloo"}),
         ModelVersion(id="policy-2", role="policy", name="policy-2", path="models/../../elsewhere", parent="sft-1", iteration=2),
-        Iteration(number=2, policy_sampled="policy-1", verdict="promoted"),
     ))  # fmt: skip
 
 
 def test_the_plan_has_the_files_of_the_model_and_a_card(db: Database) -> None:
-    found = plan(db, "policy-1")
+    found = plan(db, NONE, "policy-1")
     assert [each.name for each in found.files] == [
         "config.json",
         "sub/model.safetensors",
@@ -72,12 +76,11 @@ def test_the_plan_has_the_files_of_the_model_and_a_card(db: Database) -> None:
     assert found.bytes == 2 + len(WEIGHTS) + len(found.card.encode())
     assert 'base_model: "lab/small-model"' in found.card
     assert 'tags: ["kitestring", "rlhf", "rloo"]' in found.card
-    assert "A policy trained by RLOO from human preferences in iteration 1" in found.card
-    assert "held-out preferences: 71.2%\n" in found.card
-    assert "by people's judgments: promoted" in found.card
+    assert "A policy trained by RLOO from preferences of annotators in iteration 1" in found.card
+    assert "held-out preferences: 71.2%.\n" in found.card
     assert "rewarded by reward-1" in found.card
     assert 'pipeline("text-generation", model="OWNER/NAME")' in found.card
-    assert 'model="me/policy")' in plan(db, "policy-1", repository="me/policy").card
+    assert 'model="me/policy")' in plan(db, NONE, "policy-1", repository="me/policy").card
     assert [each.id for each in pushable(db)] == ["policy-1"]
 
 
@@ -91,10 +94,10 @@ def test_a_card_says_how_certain_the_accuracy_is_and_that_people_have_not_decide
         id="policy-1", role="policy", name="policy-1", path="models/policy-1", parent="sft-1",
         iteration=1, reward_model="reward-1",
     )  # fmt: skip
-    text = card(policy, base=None, verdict=None, lineage="", reward_model=reward)
-    assert "held-out preferences: 57.1% (95% interval 18.4% to 88.7%, of 7)" in text
-    assert "by people's judgments: none yet" in text
-    assert "Verdict" not in card(reward, base=None, verdict=None, lineage="", reward_model=None)
+    text = card(policy, CardFacts(reward_model=reward))
+    assert "held-out preferences: 57.1% (95% interval 18.4% to 88.7%, of 7)." in text
+    assert "* Verdict of the promotion gate: none yet.\n" in text
+    assert "promotion gate" not in card(reward, CardFacts())
 
 
 def test_a_model_is_named_or_the_nearest_is_suggested(
@@ -104,10 +107,10 @@ def test_a_model_is_named_or_the_nearest_is_suggested(
     db.write(lambda tx: tx.store(
         ModelVersion(id="policy-1", role="policy", name="kite", path="models/policy-1", iteration=1)
     ))  # fmt: skip
-    assert plan(db, "kite").model == "policy-1"
-    assert push_model(db, "kite", "me/policy").model == "policy-1"
+    assert plan(db, NONE, "kite").model == "policy-1"
+    assert push_model(db, NONE, "kite", "me/policy").model == "policy-1"
     with pytest.raises(NotFound, match=r"no model 'policy-9'; did you mean policy-2"):
-        plan(db, "policy-9")
+        plan(db, NONE, "policy-9")
 
 
 def test_a_model_without_files_here_is_refused(db: Database) -> None:
@@ -115,19 +118,19 @@ def test_a_model_without_files_here_is_refused(db: Database) -> None:
     (db.workspace.parent / "elsewhere" / "x").write_text("x")
     for model in ("sft-1", "policy-2", "reward-1"):
         with pytest.raises(ValueError, match="has no files in this workspace"):
-            plan(db, model)
+            plan(db, NONE, model)
     with pytest.raises(NotFound):
-        plan(db, "policy-9")
+        plan(db, NONE, "policy-9")
 
 
 def test_a_push_is_private_and_one_commit_has_all_files(db: Database, hub: ModelHub) -> None:
     control = Control()
-    done = push_model(db, "policy-1", "me/policy", control=control)
+    done = push_model(db, NONE, "policy-1", "me/policy", control=control)
     assert done.url == f"{hub.url}/me/policy"
     assert hub.created[0]["visibility"] == "private"
     assert hub.files == {
         "config.json": b"{}", "sub/model.safetensors": WEIGHTS,
-        "README.md": plan(db, "policy-1", repository="me/policy").card.encode(),
+        "README.md": plan(db, NONE, "policy-1", repository="me/policy").card.encode(),
     }  # fmt: skip
     assert (control.sent, control.of_bytes) == (done.bytes, done.bytes)
     assert f"Bearer {TOKEN}" in hub.tokens
@@ -136,9 +139,9 @@ def test_a_push_is_private_and_one_commit_has_all_files(db: Database, hub: Model
 def test_a_private_push_does_not_go_to_a_public_repository(db: Database, hub: ModelHub) -> None:
     hub.make_public("me/policy")
     with pytest.raises(ValueError, match="already a public repository"):
-        push_model(db, "policy-1", "me/policy")
+        push_model(db, NONE, "policy-1", "me/policy")
     assert hub.files == {}
-    push_model(db, "policy-1", "me/policy", private=False)
+    push_model(db, NONE, "policy-1", "me/policy", private=False)
     assert "config.json" in hub.files
 
 
@@ -146,7 +149,7 @@ def test_a_cancelled_push_makes_no_commit(db: Database, hub: ModelHub) -> None:
     control = Control()
     control.cancel()
     with pytest.raises(ImportCancelled):
-        push_model(db, "policy-1", "me/policy", control=control)
+        push_model(db, NONE, "policy-1", "me/policy", control=control)
     assert hub.files == {}
 
 
@@ -155,7 +158,7 @@ def test_a_refusal_of_the_hub_does_not_tell_the_token(
 ) -> None:
     hub.refuses = True
     with pytest.raises(ValueError, match="the hub refused me/policy") as refused:
-        push_model(db, "policy-1", "me/policy")
+        push_model(db, NONE, "policy-1", "me/policy")
     assert TOKEN not in str(refused.value)
     assert refused.value.__cause__ is None
 
@@ -164,7 +167,7 @@ def test_a_refusal_of_the_hub_does_not_tell_the_token(
 
     monkeypatch.setattr(HfApi, "create_repo", fail)
     with pytest.raises(ValueError, match="the header Bearer … is wrong"):
-        push_model(db, "policy-1", "me/policy")
+        push_model(db, NONE, "policy-1", "me/policy")
 
 
 @pytest.mark.parametrize("name", ["policy", "a/b/c", "../x", "me/", "me/a b", "https://x/y"])
@@ -172,7 +175,7 @@ def test_what_is_no_repository_is_refused_before_anything_is_sent(
     db: Database, hub: ModelHub, name: str
 ) -> None:
     with pytest.raises(ValueError, match="is not a repository"):
-        push_model(db, "policy-1", name)
+        push_model(db, NONE, "policy-1", name)
     assert not hub.created
 
 
@@ -198,12 +201,18 @@ def test_the_token_is_of_the_environment_or_of_a_file_of_the_owner(
 
 
 def test_the_command_plans_and_pushes(db: Database, hub: ModelHub) -> None:
-    commands = Commands(db)
-    assert commands.call("push.plan", {"model": "policy-1"})["files"][0]["name"] == "config.json"
-    done = commands.call("push", {"model": "policy-1", "repository": "me/policy"})
+    db.close()
+    studio = Studio(db.workspace, Config())
+    try:
+        planned = studio.call("push.plan", model="policy-1")
+        done = studio.call("push", model="policy-1", repository="me/policy")
+        noted = studio.call("audit.list")
+    finally:
+        studio.close()
+    assert planned["files"][0]["name"] == "config.json"
+    assert "Verdict of the promotion gate: provisional." in planned["card"]
     assert (done["repository"], done["private"]) == ("me/policy", True)
     assert "config.json" in hub.files
-    noted = commands.call("audit.list", {})
     assert [each["subject"] for each in noted if each["action"] == "push"] == ["policy-1"]
 
 
@@ -215,7 +224,7 @@ def test_a_pushed_policy_loads_from_the_hub_with_transformers(
     config = GPT2Config(vocab_size=7, n_positions=4, n_embd=4, n_layer=1, n_head=1)
     made = GPT2LMHeadModel(config)
     made.save_pretrained(folder)
-    push_model(db, "policy-1", "me/policy", private=False)
+    push_model(db, NONE, "policy-1", "me/policy", private=False)
     template = f"{hub.url}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
     monkeypatch.setattr(huggingface_hub.constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
     loaded = GPT2LMHeadModel.from_pretrained("me/policy", cache_dir=tmp_path / "cache")
@@ -238,7 +247,7 @@ def test_the_code_of_a_policys_card_prints_an_answer(
 ) -> None:
     path = tiny_models(tmp_path)["reference"]
     policy = ModelVersion(id="policy-1", role="policy", name="policy-1", iteration=1)
-    text = card(policy, base=None, verdict=None, lineage="", reward_model=None, repository=path)
+    text = card(policy, CardFacts(), repository=path)
     text = text.replace("max_new_tokens=256", "max_new_tokens=9, do_sample=False")
     model, tokenizer = (
         AutoModelForCausalLM.from_pretrained(path),
@@ -260,9 +269,7 @@ def test_the_code_of_a_reward_models_card_compares_as_kitestring_does(
     rated.shift([3.0])
     rated.save(path)
     reward = ModelVersion(id="reward-1", role="reward", name="reward-1", iteration=1)
-    text = card(
-        reward, base=None, verdict=None, lineage="", reward_model=None, repository=str(path), networks=3
-    )  # fmt: skip
+    text = card(reward, CardFacts(networks=3), repository=str(path))
     assert 'Load the others with `subfolder="member-2"` to `subfolder="member-3"`.' in text
     responses = ("Yes.", "No, never.")
     printed = [run_code(text, capsys, prompt="May I?", response=each) for each in responses]
@@ -279,6 +286,6 @@ def test_a_card_names_the_networks_that_the_reward_model_has(db: Database) -> No
     db.write(lambda tx: tx.store(
         ModelVersion(id="reward-1", role="reward", name="reward-1", path="models/reward-1", iteration=1)
     ))  # fmt: skip
-    assert "the mean of 4 networks" in plan(db, "reward-1").card
+    assert "the mean of 4 networks" in plan(db, NONE, "reward-1").card
     (folder / "config.json").write_text("{}")
-    assert "networks" not in plan(db, "reward-1").card
+    assert "networks" not in plan(db, NONE, "reward-1").card

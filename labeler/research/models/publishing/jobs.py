@@ -13,6 +13,7 @@ from storage.errors import Conflict
 from storage.exporting.hub_calls import check_repository
 from storage.exporting.model_push import (
     Pushed,
+    Verdicts,
     hub_token,
     plan,
     push_model,
@@ -47,9 +48,10 @@ class Push(Job):
 class Pushes(Jobs[Push]):
     """The pushes of a server."""
 
-    def __init__(self, db: Database) -> None:
+    def __init__(self, db: Database, verdicts: Verdicts) -> None:
         super().__init__("push", too_late="the files are being committed", workspace=db.workspace)
         self._db = db
+        self._verdicts = verdicts
 
     def models(self) -> dict[str, Any]:
         """The models that can be pushed, and why none can be if there is no token."""
@@ -66,13 +68,15 @@ class Pushes(Jobs[Push]):
 
     def plan(self, model: str) -> dict[str, Any]:
         """The files and the card of a push."""
-        return asdict(plan(self._db, model))
+        return asdict(plan(self._db, self._verdicts, model))
 
     def begin(self, model: str, repository: str, *, private: bool) -> Push:
         """Start a push; ValueError if it cannot start, Conflict while the same model is pushed."""
         check_repository(repository)
         hub_token(self._db.workspace)
-        model = plan(self._db, model).model  # the id: a name would pass the check below
+        model = plan(
+            self._db, self._verdicts, model
+        ).model  # the id: a name would pass the check below
 
         def admit(waiting: Sequence[Push]) -> None:
             if any(each.model == model for each in waiting):
@@ -91,5 +95,10 @@ class Pushes(Jobs[Push]):
     def _push(self, job: Push) -> None:
         job.phase = "uploading"
         job.result = push_model(
-            self._db, job.model, job.repository, private=job.private, control=job.control
+            self._db,
+            self._verdicts,
+            job.model,
+            job.repository,
+            private=job.private,
+            control=job.control,
         )
