@@ -10,6 +10,14 @@ from itertools import chain
 from typing import get_args
 
 from storage.analysis.agreement import Agreement
+from storage.exporting.card_evidence import (
+    KindCount,
+    Rulings,
+    judged_by,
+    plural,
+    ruled,
+    under_guidelines,
+)
 from storage.exporting.formats import (
     EDIT_FORMATS,
     DatasetRow,
@@ -19,7 +27,7 @@ from storage.exporting.formats import (
     schema,
 )
 from storage.exporting.writing import is_formula
-from storage.records import Arm, Message
+from storage.records import AnnotatorKind, Arm, Message
 
 MARK = "<!-- written by Kitestring -->"
 _SIZES = ((1_000, "n<1K"), (10_000, "1K<n<10K"), (100_000, "10K<n<100K"), (10**6, "100K<n<1M"))
@@ -102,13 +110,15 @@ class Contents:
     """What an export contains, counted while its rows are written.
 
     `outcomes` counts all judgments by outcome.  `left_out` counts the judgments without a row by
-    reason, `annotators` the judgments with rows by published name.
+    reason, `annotators` the judgments with rows by kind and published name, `guidelines` those by
+    version.
     """
 
     rows: int = 0
     outcomes: Counter[str] = field(default_factory=Counter)
     left_out: Counter[str] = field(default_factory=Counter)
-    annotators: Counter[str] = field(default_factory=Counter)
+    annotators: Counter[tuple[AnnotatorKind, str]] = field(default_factory=Counter)
+    guidelines: Counter[str | None] = field(default_factory=Counter)
     comparisons: set[str] = field(default_factory=set)
     prompts: set[tuple[Message, ...]] = field(default_factory=set)
     models: set[str] = field(default_factory=set)
@@ -125,7 +135,8 @@ class Contents:
             self.left_out[left_out or outcome] += 1
             return
         self.rows += len(rows)
-        self.annotators[judged.annotator] += 1
+        self.annotators[judged.annotator_kind, judged.annotator] += 1
+        self.guidelines[judged.guidelines] += 1
         self.comparisons.add(judged.comparison)
         self.prompts.add(judged.messages)
         self.models |= {judged.first_model, judged.second_model}
@@ -138,6 +149,7 @@ def render_card(
     format: Format,
     ties: Ties,
     agreement: Agreement,
+    rulings: Rulings,
     pseudonymized: bool,
     data_files: str | None,
 ) -> str:
@@ -151,8 +163,10 @@ def render_card(
         _overview(contents),
         _columns(format, ties),
         _ties(format, ties, contents.left_out),
-        _annotators(contents.annotators, format, pseudonymized=pseudonymized),
+        _annotators(contents, format, pseudonymized=pseudonymized),
+        f"## Guidelines\n\nJudgments by version: {under_guidelines(contents.guidelines)}.",
         _agreement(agreement),
+        f"## Rulings\n\nRulings of adjudicators on pairs of the workspace: {ruled(rulings)}",
         "## License\n\nTo be added by the publisher of this dataset. It must be compatible with the "
         "prompts, the models that wrote the responses, and the consent of the annotators.",
     ]
@@ -173,10 +187,10 @@ def _overview(contents: Contents) -> str:
     models = ", ".join(f"`{_one_line(name)}`" for name in sorted(contents.models))
     used, stored = contents.annotators.total(), contents.outcomes.total()
     return (
-        f"{_plural(contents.rows, 'row')} from {used} of {_plural(stored, 'judgment')}: on "
-        f"{_plural(len(contents.comparisons), 'pair')} of responses to "
-        f"{_plural(len(contents.prompts), 'prompt')}, by "
-        f"{_plural(len(contents.annotators), 'annotator')}. Outcomes of all judgments: "
+        f"{plural(contents.rows, 'row')} from {used} of {plural(stored, 'judgment')}: on "
+        f"{plural(len(contents.comparisons), 'pair')} of responses to "
+        f"{plural(len(contents.prompts), 'prompt')}, by "
+        f"{plural(len(contents.annotators), 'annotator')}. Outcomes of all judgments: "
         f"{_counted(contents.outcomes)}.\n\n"
         f"The responses were written by {models}."
     )
@@ -186,13 +200,9 @@ def _counted(outcomes: Mapping[str, int]) -> str:
     counted = {"preference", "tie"}
     words = {"both_bad": "both bad"}
     return ", ".join(
-        _plural(n, name) if name in counted else f"{n} {words.get(name, name)}"
+        plural(n, name) if name in counted else f"{n} {words.get(name, name)}"
         for name, n in sorted(outcomes.items())
     )
-
-
-def _plural(count: int, word: str) -> str:
-    return f"{count} {word}" if count == 1 else f"{count} {word}s"
 
 
 def _columns(format: Format, ties: Ties) -> str:
@@ -215,7 +225,7 @@ def _ties(format: Format, ties: Ties, left_out: Mapping[str, int]) -> str:
     )
 
 
-def _annotators(counts: Mapping[str, int], format: Format, *, pseudonymized: bool) -> str:
+def _annotators(contents: Contents, format: Format, *, pseudonymized: bool) -> str:
     if pseudonymized:
         text = (
             "Annotators have pseudonyms, the same in every export of this workspace. Names can be "
@@ -223,19 +233,34 @@ def _annotators(counts: Mapping[str, int], format: Format, *, pseudonymized: boo
         )
     else:
         text = "Annotators appear under their names in the workspace."
+    text = f"## Annotators\n\n{_by_kind(contents)}\n\n{text}"
     if format != "raw":
-        return f"## Annotators\n\n{text} This format does not name the annotator of a row."
+        return f"{text} This format does not name the annotator of a row."
     text += " Comments are free text and may name people: read them before you publish."
-    ordered = sorted(counts.items(), key=lambda each: (-each[1], each[0]))
-    rows = "\n".join(f"| {_cell(name)} | {n} |" for name, n in ordered)
-    return f"## Annotators\n\n{text}\n\n| annotator | judgments |\n|---|---|\n{rows}"
+    ordered = sorted(contents.annotators.items(), key=lambda each: (-each[1], each[0][1]))
+    rows = "\n".join(f"| {_cell(name)} | {kind} | {n} |" for (kind, name), n in ordered)
+    return f"{text}\n\n| annotator | kind | judgments |\n|---|---|---|\n{rows}"
+
+
+def _by_kind(contents: Contents) -> str:
+    """The judgments by kind of annotator; a reader must not take a simulation for people."""
+    kinds: list[AnnotatorKind] = sorted({kind for kind, _ in contents.annotators})
+    counts = [
+        KindCount(
+            kind=kind,
+            judgments=sum(n for (each, _), n in contents.annotators.items() if each == kind),
+            annotators=sum(each == kind for each, _ in contents.annotators),
+        )
+        for kind in kinds
+    ]
+    return f"{judged_by(counts)}."
 
 
 def _agreement(found: Agreement) -> str:
     if not found.items:
         return "## Agreement\n\nNo pair was judged by two annotators, so agreement is unknown."
     text = (
-        f"{_plural(found.items, 'pair')} {'was' if found.items == 1 else 'were'} judged by two or more annotators. Percent agreement "
+        f"{plural(found.items, 'pair')} {'was' if found.items == 1 else 'were'} judged by two or more annotators. Percent agreement "
         f"{found.percent:.1%}, Krippendorff's alpha (nominal) {_number(found.alpha)}"
         f"{_interval(found.alpha_interval)}, ordinal {_number(found.alpha_ordinal)}"
         f"{_interval(found.alpha_ordinal_interval)}."

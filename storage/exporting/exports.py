@@ -18,6 +18,7 @@ from typing import Any, Literal, get_args
 from storage.analysis.agreement import agreement
 from storage.engine.database import Database
 from storage.errors import writing_to
+from storage.exporting.card_evidence import all_rulings
 from storage.exporting.dataset_card import MARK, Contents, render_card
 from storage.exporting.formats import (
     EDIT_FORMATS,
@@ -311,6 +312,7 @@ class _Dataset:
             format=self._format,
             ties=self._ties,
             agreement=agreement(self._db, names=self._public),
+            rulings=all_rulings(self._db),
             pseudonymized=self._key is not None,
             data_files=data_files,
         )

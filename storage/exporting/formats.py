@@ -31,7 +31,7 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
-from storage.records import CRITERIA, Message, Outcome, as_messages, digest
+from storage.records import CRITERIA, AnnotatorKind, Message, Outcome, as_messages, digest
 from storage.sides import screen_outcome, screen_sides
 
 Format = Literal["trl", "trl-conversational", "trl-unpaired", "trl-edits", "sft", "raw"]
@@ -75,7 +75,7 @@ class ExportedJudgment:
     first_model: str
     second_model: str
     annotator: str
-    annotator_kind: str
+    annotator_kind: AnnotatorKind
     outcome: Outcome
     shown_swapped: bool
     strength: int | None

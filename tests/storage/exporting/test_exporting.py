@@ -22,6 +22,7 @@ from storage.exporting.exports import Destination, export, why_empty
 from storage.exporting.formats import EDIT_FORMATS, Format, Ties
 from storage.importing.imports import import_judgments, import_preferences
 from storage.records import (
+    Adjudication,
     Annotator,
     Comparison,
     Completion,
@@ -303,6 +304,10 @@ def test_annotators_are_pseudonymous_and_the_same_ones_stay_the_same(
 
 
 def test_the_card_tells_what_is_inside(db: Database, tmp_path: Path) -> None:
+    db.write(lambda tx: tx.store(
+        Adjudication(id="r0", comparison="c-0", adjudicator="", outcome="second", shown_swapped=False, reason="clear"),
+        Adjudication(id="r2", comparison="c-2", adjudicator="", outcome="tie", shown_swapped=False, reason="clear"),
+    ))  # fmt: skip
     report = export(db, format="trl", out=tmp_path / "out.jsonl")
     assert report.card == str(tmp_path / "out.jsonl.card.md")
     assert (report.rows, report.judgments) == (3, 5)
@@ -317,10 +322,20 @@ def test_the_card_tells_what_is_inside(db: Database, tmp_path: Path) -> None:
     assert "1 pair was judged by two or more annotators. Percent agreement 0.0%" in card
     assert "Krippendorff's alpha (nominal) 0.000" in card
     assert "pseudonyms" in card
+    # Ann's j0 and j4 have rows, and Bob's j5; only j0 has a version.
+    assert "\n2 judgments by 1 person and 1 judgment by 1 simulated annotator.\n" in card
+    assert (
+        "by version: version `ffffffffffffffff` (1 judgment), not recorded (2 judgments)." in card
+    )
+    # c-0 has one vote for each response; c-2 is both bad and ruled a tie.
+    assert (
+        "pairs of the workspace: on 2 pairs: 0 confirmed the outcome with the most votes, 1 changed it, 1 decided"
+        in card
+    )
     assert "## License\n\nTo be added" in card
     named = export(db, format="raw", out=tmp_path / "raw.csv", names=True)
     # A name cannot break the table.
-    assert "| Bob / Example | 1 |" in Path(named.card).read_text()
+    assert "| Bob / Example | simulated | 1 |" in Path(named.card).read_text()
 
 
 def test_a_csv_cell_may_hold_lines_and_quotes(db: Database, tmp_path: Path) -> None:
