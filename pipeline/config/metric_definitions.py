@@ -2,8 +2,7 @@
 
 METRICS: dict[str, str] = {
     "train/loss": "Mean over the last steps: cross-entropy per response token in nats (SFT), "
-    "negative log-likelihood per judgment (reward model, DPO), or the clipped policy loss, mean "
-    "over responses (RLOO).",
+    "or negative log-likelihood per judgment (reward model, DPO).",
     "train/lr": "Learning rate of the step.",
     "train/grad_norm": "L2 norm of the gradient before clipping.",
     "train/theta": "Tie threshold θ of the reward model, in units of reward.",

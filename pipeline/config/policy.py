@@ -12,12 +12,48 @@ from pipeline.ppo.settings import Section, require, setting, toml
 ENGINE_METHODS: Mapping[str, Mapping[str, Any]] = {
     "ppo": {},
     "grpo": {"baseline": "group_mean", "group_scaling": "std", "whiten_advantages": False},
+    "rloo": {"baseline": "leave_one_out", "group_scaling": "none", "whiten_advantages": False},
     "reinforce++": {"baseline": "return_to_go", "group_scaling": "none", "whiten_advantages": True},
 }
 """The methods of the PPO engine, and the settings of `ppo` that each one determines.
 
 docs/algorithm.md (*Methods without a critic*) has their formulas and sources.
 """
+MOVED = {
+    "optimize.rloo_beta": "ppo.kl_weight",
+    "optimize.rloo_lr": "ppo.lr",
+    "optimize.rloo_updates": "ppo.updates",
+    "optimize.rloo_batch": "ppo.rollouts",
+    "optimize.rloo_generations": "ppo.samples_per_prompt",
+}
+"""Settings of earlier versions, in which TRL's trainer ran RLOO, and what the engine reads instead."""
+
+
+def without_moved(optimize: Mapping[str, Any]) -> dict[str, Any]:
+    """The section `optimize` of an earlier version: without the settings that only RLOO read."""
+    return {name: value for name, value in optimize.items() if f"optimize.{name}" not in MOVED}
+
+
+def still_settings(overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """Stored overrides without those of `MOVED`."""
+    return {name: value for name, value in overrides.items() if name not in MOVED}
+
+
+def moved(name: str) -> str:
+    """The sentence on a setting that is named but moved."""
+    return f"{name} is no longer a setting: rloo runs in PPO's engine and reads {MOVED[name]}"
+
+
+def require_no_moved(file: object, optimize: object) -> None:
+    """ValueError for a settings file that chooses RLOO with settings that are not read any more."""
+    if not isinstance(optimize, Mapping):
+        return  # `build` says what a section is
+    found = [name for name in MOVED if name.removeprefix("optimize.") in optimize]
+    require(
+        optimize.get("method") != "rloo" or not found,
+        f"{file} sets {', '.join(found)} for rloo, which runs in PPO's engine now; set "
+        f"{', '.join(MOVED[name] for name in found)} instead, and remove them",
+    )
 
 
 def engine_settings(method: str, ppo: PPOConfig) -> PPOConfig:
@@ -49,8 +85,8 @@ class OptimizeConfig(Section):
 
     method: Literal["ppo", "grpo", "reinforce++", "dpo", "rloo", "best-of-n"] = setting(
         "ppo",
-        "Method that makes the policy: ppo, grpo or reinforce++ (PPO's engine without a critic; settings "
-        "under ppo), rloo (REINFORCE leave-one-out by TRL), dpo (directly on the judgments), or "
+        "Method that makes the policy: ppo; grpo, rloo or reinforce++ (PPO's engine without a critic; "
+        "settings under ppo); dpo (directly on the judgments); or "
         "best-of-n (the reward model chooses among samples of SFT; no training).",
     )
     best_of: int = setting(
@@ -74,27 +110,3 @@ class OptimizeConfig(Section):
     dpo_batch: int = setting(
         16, "Comparisons per step of DPO (DPO paper: 64, on larger data sets).", low=1
     )
-    rloo_beta: float = setting(
-        0.05, "RLOO's penalty per nat of KL, in reward units (TRL: 0.05).", above=0
-    )
-    rloo_lr: float = setting(
-        1e-6, "RLOO's peak learning rate, linear to 0 (RLOO paper, TRL: 1e-6).", above=0
-    )
-    rloo_updates: int = setting(
-        100, "Updates of RLOO; each one samples, scores and takes one step.", low=1
-    )
-    rloo_batch: int = setting(64, "Responses sampled per update of RLOO.", low=2)
-    rloo_generations: int = setting(
-        4,
-        "Responses per prompt; each is compared with the mean of the others. Must divide rloo_batch "
-        "(RLOO paper: 2 and 4; TRL: 2).",
-        low=2,
-    )
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require(
-            self.rloo_batch % self.rloo_generations == 0,
-            f"optimize.rloo_generations={self.rloo_generations} must divide "
-            f"optimize.rloo_batch={self.rloo_batch}",
-        )

@@ -16,7 +16,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from pipeline.config.policy import ENGINE_METHODS, OptimizeConfig, engine_settings
+from pipeline.config.policy import (
+    ENGINE_METHODS,
+    MOVED,
+    OptimizeConfig,
+    engine_settings,
+    moved,
+    require_no_moved,
+    without_moved,
+)
 from pipeline.config.problems import problems
 from pipeline.config.reward import RewardConfig
 from pipeline.config.shaping import ShapingConfig
@@ -480,6 +488,7 @@ class Config(Section):
                 raise ValueError(f"{file} is not UTF-8 text: {error}") from None
             except tomllib.TOMLDecodeError as error:
                 raise ValueError(f"{file} is not valid TOML: {error}") from None
+            require_no_moved(file, table.get("optimize", {}))
             for section, value in table.items():
                 if isinstance(value, dict) and isinstance(merged.get(section), dict):
                     merged[section].update(value)
@@ -489,7 +498,12 @@ class Config(Section):
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Config:
-        """The inverse of `to_dict`; InvalidSettings names every unknown key and wrong value."""
+        """The inverse of `to_dict`; InvalidSettings names every unknown key and wrong value.
+
+        Settings of earlier versions that only RLOO read are left out.
+        """
+        if isinstance(optimize := data.get("optimize"), Mapping):
+            data = {**data, "optimize": without_moved(optimize)}
         try:
             return build(cls, data, prefix="")
         except ValueError:
@@ -530,7 +544,7 @@ class Config(Section):
         valid = {s.name: s for s in self.settings()}
         for name, value in overrides.items():
             if name not in valid:
-                raise ValueError(unknown(name, list(valid)))
+                raise ValueError(moved(name) if name in MOVED else unknown(name, list(valid)))
             parsed = parse(value, valid[name].type) if isinstance(value, str) else value
             section, _, key = name.rpartition(".")
             (data[section] if section else data)[key] = parsed

@@ -17,6 +17,7 @@ from functools import partial
 from pathlib import Path
 
 from pipeline.config import metric_definitions, paths
+from pipeline.config.policy import still_settings
 from pipeline.config.sections import Config
 from pipeline.evidence.package import Package, write_package
 from pipeline.loop.milestones import Milestones
@@ -540,7 +541,7 @@ class Loop:
         return allowed | set(self._config.plugins.allowed)
 
     def _config_of(self, current: Iteration) -> Config:
-        return self._config.override(current.settings)
+        return self._config.override(still_settings(current.settings))
 
     def _current_config(self) -> Config:
         """The current settings."""

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.config import paths
+from pipeline.config.policy import still_settings
 from pipeline.config.problems import named, problems
 from pipeline.config.sections import Config
 from pipeline.loop import settings_file
@@ -131,7 +132,7 @@ class SettingsStore:
         """The settings that the current iteration has with this config.toml."""
         current = iterations.latest(self._db)
         layered = config.override(self._layered)
-        return layered.override(current.settings) if current else layered
+        return layered.override(still_settings(current.settings)) if current else layered
 
     def _require_permitted(self, config: Config, operator_configs: Sequence[Config]) -> None:
         allowed = {name for one in operator_configs for name in one.shaping.functions}

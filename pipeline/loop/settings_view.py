@@ -12,6 +12,7 @@ from typing import Any, Literal
 from urllib.parse import urlsplit, urlunsplit
 
 from pipeline.config.labels import group, label
+from pipeline.config.policy import still_settings
 from pipeline.config.sections import Config
 from pipeline.ppo.settings import plain, toml
 from storage.records import Iteration, Stage
@@ -26,7 +27,7 @@ BASIC_SETTINGS: Mapping[str, tuple[str, ...]] = {
     ),
     "reinforce++": (*_FIRST, "ppo.updates", "ppo.kl_weight", "ppo.lr", "reward.epochs"),
     "rloo": (
-        *_FIRST, "optimize.rloo_updates", "optimize.rloo_beta", "optimize.rloo_lr", "reward.epochs",
+        *_FIRST, "ppo.updates", "ppo.kl_weight", "ppo.lr", "ppo.samples_per_prompt",
     ),
     "dpo": (
         *_FIRST, "optimize.dpo_epochs", "optimize.dpo_beta", "optimize.dpo_lr", "reward.epochs",
@@ -271,7 +272,7 @@ def overridden(
 
     Raises InvalidSettings, which names each setting that is invalid or locked.
     """
-    merged = dict(iteration.settings) | dict(by)
+    merged = still_settings(iteration.settings) | dict(by)
     try:
         config = base.override(merged)
     except InvalidSettings as refused:

@@ -1,7 +1,7 @@
 """Shared code of the stages that use a transformers `Trainer`: reports, checkpoints, cancel,
 resume.
 
-These stages are SFT, the reward model, DPO and RLOO.  `trainer_arguments` sets precision, batches
+These stages are SFT, the reward model and DPO.  `trainer_arguments` sets precision, batches
 and the checkpoint interval (the newest two are kept); `train` resumes from the newest readable one.
 """
 

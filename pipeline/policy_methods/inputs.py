@@ -1,4 +1,4 @@
-"""Code shared by PPO and RLOO: prompts, the shaped reward, reported samples.
+"""Inputs and outputs of the engine's stage: prompts, the shaped reward, reported samples.
 
 `read_prompts` leaves out prompts that are too long, with a warning in the run.  `job_reward` is the
 reward: the reward models' score, combined (`shaping.ensemble`) and limited below (`shaping.floor`),
@@ -37,7 +37,7 @@ _SAMPLE_COLUMNS = ("step", "prompt", "text", "reward", "kl", "length", "finish_r
 
 @dataclass(frozen=True, kw_only=True)
 class PolicySummary:
-    """The summary of a policy stage with a method of the engine, or with TRL's RLOO."""
+    """The summary of a policy stage with a method of the engine."""
 
     method: str
     """``optimize.method``."""
@@ -47,7 +47,7 @@ class PolicySummary:
     stopped: str | None = None
     """Why the engine ended early: ``kl_budget`` or ``reward_collapse``."""
     kl_weight: float | None = None
-    """`ppo.kl_weight`; None for TRL's RLOO."""
+    """`ppo.kl_weight`; None in runs of earlier versions with TRL's RLOO."""
 
     @model_serializer(mode="wrap")
     def _flat(self, fields: Callable[[Any], dict[str, Any]]) -> dict[str, Any]:

@@ -26,7 +26,7 @@ CANCEL_GRACE = 60.0
 _STEPS_ALLOWED = 2.0
 """A step may take this many times as long as the slowest recent one."""
 _RECENT = 3
-_UNITS = dict.fromkeys((*ENGINE_METHODS, "rloo"), "update")
+_UNITS = dict.fromkeys(ENGINE_METHODS, "update")
 _UNITS |= {"dpo": "step", "reward": "step", "sft": "step"}
 """The unit of work that a stage finishes before it stops with a checkpoint, by `Job.kind`; other
 stages stop immediately."""

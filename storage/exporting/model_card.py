@@ -220,15 +220,20 @@ def _kl(version: ModelVersion, found: Evaluation) -> str:
     if (measured := found.policy.kl) is not None:
         bound = "at most " if found.policy.kl_is_bound else ""
         return (
-            f"{bound}{measured:.2f} nats per response, mean over responses to the held-out prompts."
+            f"{bound}{_nats(measured)} per response, mean over responses to the held-out prompts."
         )
     trained = version.summary.get("kl/reference")
     if isinstance(trained, int | float):
         return (
-            f"{trained:.2f} nats per response in the last update of training; not measured on held-out "
+            f"{_nats(trained)} per response in the last update of training; not measured on held-out "
             "prompts."
         )
     return "not measured."
+
+
+def _nats(kl: float) -> str:
+    """With two digits if it is small: 0.00 would look like the reference itself."""
+    return f"{kl:.2f} nats" if abs(kl) >= 0.1 else f"{kl:.2g} nats"
 
 
 # --- the reward model ---------------------------------------------------------------------------

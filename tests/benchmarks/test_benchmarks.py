@@ -95,7 +95,7 @@ SMOKES = [
     Smoke("launch.py sweep", "--workspace {workspace} --kl-weight 0,0.05 --set ppo.updates=2 --json",
           '"kl_weight": 0.05'),
     Smoke("launch.py compare",
-          "--workspace {workspace} --snapshots 1 --set ppo.updates=2 --set optimize.rloo_updates=2 --json",
+          "--workspace {workspace} --snapshots 1 --set ppo.updates=2 --json",
           "rloo"),
     Smoke("launch.py sycophancy", "--folder {tmp}/lab --tiny --set ppo.updates=1 --set ppo.rollouts=8 "
           "--set ppo.minibatch=8 --set reward.epochs=0.5 --kl 0.1 --json", '"rules + echo"'),

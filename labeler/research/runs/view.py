@@ -102,20 +102,19 @@ _PLANS: Mapping[str, tuple[Sequence[Plan], Sequence[Plan]]] = {
     "ppo": ((_REWARD, _KL), _PPO_REST),
     "grpo": ((_REWARD, _KL), (_GROUPS, *_CRITIC_FREE)),
     "reinforce++": ((_REWARD, _KL), _CRITIC_FREE),
-    "rloo": ((_REWARD, _KL), (_LOSS, *_PPO_REST)),
+    "rloo": ((_REWARD, _KL), (_GROUPS, *_CRITIC_FREE)),
     "dpo": (_DPO_MAIN, _DPO_REST),
     "best-of-n": (_BEST_OF_N, ()),
 }
 """The main charts and the smaller ones, by method."""
-_ENGINE = ("ppo", "grpo", "reinforce++")
-"""Methods of the PPO engine, whose settings and limits are those of `ppo`."""
-_BY_UPDATES = (*_ENGINE, "rloo")
-"""Methods whose metrics are time series even after a single update."""
+_ENGINE = ("ppo", "grpo", "rloo", "reinforce++")
+"""Methods of the PPO engine, whose settings and limits are those of `ppo`, and whose metrics are time
+series even after a single update."""
 
 
 def unit(kind: str) -> str:
     """The name of a step in a run of this kind (`runs.kind`)."""
-    return "update" if kind in _BY_UPDATES else "step"
+    return "update" if kind in _ENGINE else "step"
 
 
 def definition(name: str, known: Mapping[str, str]) -> str:
@@ -149,7 +148,7 @@ def charts(
     its red flags and of the run's `config`.
     """
     limited = partial(limits, found=found, config=config) if kind in _ENGINE else _unlimited
-    time_series = {name: s for name, s in found.items() if len(s.steps) > 1 or kind in _BY_UPDATES}
+    time_series = {name: s for name, s in found.items() if len(s.steps) > 1 or kind in _ENGINE}
     if kind not in _PLANS:
         return [], [_chart_of(name, s, known, limited) for name, s in time_series.items()], []
     main_plans, other_plans = _PLANS[kind]
@@ -214,7 +213,7 @@ def results(
 
     An evaluation has a row for each policy, and its metrics are folded.
     """
-    single = {n: s for n, s in found.items() if len(s.steps) == 1 and kind not in _BY_UPDATES}
+    single = {n: s for n, s in found.items() if len(s.steps) == 1 and kind not in _ENGINE}
     if not single:
         return Markup("")
     columns = [components.Column("Metric"), components.Column("Value", "right")]
@@ -233,12 +232,10 @@ def results(
 
 
 def planned_updates(run: Run) -> int | None:
-    """The updates of a running run of the engine or of RLOO; None for any other."""
-    if run.status != "running":
+    """The updates of a running run of the engine; None for any other."""
+    if run.status != "running" or runs.kind(run) not in _ENGINE:
         return None
-    settings = dict.fromkeys(_ENGINE, ("ppo", "updates")) | {"rloo": ("optimize", "rloo_updates")}
-    section, name = settings.get(runs.kind(run), ("", ""))
-    return run.config.get(section, {}).get(name)
+    return run.config.get("ppo", {}).get("updates")
 
 
 def card(

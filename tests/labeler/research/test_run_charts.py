@@ -99,15 +99,19 @@ def test_only_ppos_charts_have_the_limits_of_its_flags() -> None:
     main, rest, _ = runs_view.charts("grpo", FOUND, {}, config)
     assert main[1].limits[2].label == "KL budget 8: stops above"
     assert not {"Value loss", "Explained variance"} & {chart.title for chart in rest}
-    main, _, _ = runs_view.charts("rloo", FOUND, {}, config)
-    assert [chart.limits for chart in main] == [[], []]
+    main, rest, _ = runs_view.charts("rloo", FOUND, {}, config)
+    assert main[1].limits[2].label == "KL budget 8: stops above"
+    assert not {"Value loss", "Explained variance"} & {chart.title for chart in rest}
+    main, rest, others = runs_view.charts("dpo", FOUND, {}, config)
+    assert others
+    assert not any(chart.limits for chart in main + rest + others)
 
 
 METHODS = ("ppo", "grpo", "reinforce++", "rloo", "dpo")
 
 
 def running(method: str, status: RunStatus = "running") -> Run:
-    config = {"optimize": {"method": method, "rloo_updates": 40}, "ppo": {"updates": 120}}
+    config = {"optimize": {"method": method}, "ppo": {"updates": 120}}
     return Run(
         id="r", stage="policy", iteration=1, status=status, directory="runs/r", config=config
     )
@@ -115,7 +119,7 @@ def running(method: str, status: RunStatus = "running") -> Run:
 
 def test_the_x_axis_of_a_live_run_reaches_to_its_last_update() -> None:
     planned = [runs_view.planned_updates(running(method)) for method in METHODS]
-    assert planned == [120, 120, 120, 40, None]
+    assert planned == [120, 120, 120, 120, None]
     assert runs_view.planned_updates(running("ppo", "succeeded")) is None
     chart = Chart("KL", [Series("KL", [1, 2, 3], [0.1, 0.2, 0.3])])
     assert 'data-low="1" data-high="120"' in group([chart], x_end=120)

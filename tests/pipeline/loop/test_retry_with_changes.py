@@ -81,7 +81,8 @@ def test_the_first_thing_to_try_is_a_setting(loop: Loop, world: Database):
         ("entropy_collapse", {"ppo.lr": "4e-6"}, {"ppo.lr": "2e-06"}),
         ("reference_changed", {}, {}),
         ("no_such_flag", {}, {}),
-        ("kl_high", {"optimize.method": "rloo"}, {}),  # which has a β of its own
+        ("kl_high", {"optimize.method": "rloo"}, {"ppo.kl_weight": "0.1"}),
+        ("kl_high", {"optimize.method": "dpo"}, {}),  # which has a β of its own
     ],
 )
 def test_suggestions_are_worked_out_from_the_run(

@@ -148,8 +148,7 @@ def test_a_prompt_without_room_for_an_answer_is_named_and_not_sampled(
 def test_a_prompt_without_room_for_an_answer_is_named_and_not_trained_on(
     models: dict[str, str], tmp_path: Path, method: str
 ):
-    settings = {"ppo__updates": 1, "optimize__method": method, "optimize__rloo_updates": 1}
-    settings |= {"optimize__rloo_batch": 4, "optimize__rloo_generations": 2}
+    settings = {"ppo__updates": 1, "optimize__method": method}
     run = ran(tmp_path, "policy", models, {"prompts": asked()}, **settings)
     assert asked()[-1]["id"] in warning(run, "long_prompts")
 

@@ -9,26 +9,23 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
-from transformers import GPT2Config, GPT2LMHeadModel
 
 from pipeline.config import metric_definitions
 from pipeline.config.policy import engine_settings
 from pipeline.config.sections import Config
-from pipeline.models.hf_trainer import train
+from pipeline.loop.settings_view import overridden
 from pipeline.models.likelihoods import response_logprobs
 from pipeline.models.snapshots import Snapshots, snapshots_of
 from pipeline.models.text import ChatTokenizer, Encoded, LengthLimits
-from pipeline.policy_methods import dpo, rloo
-from pipeline.policy_methods.inputs import PolicyPrompt
+from pipeline.policy_methods import dpo
 from pipeline.ppo import PPOConfig
 from pipeline.ppo.metrics import METRICS as PPO_METRICS
-from pipeline.ppo.rewards import Rewarder
 from pipeline.reward.data import read_pairs
 from pipeline.runs import cancellation
 from pipeline.runs.cancellation import Cancelled
 from pipeline.runs.rundir import Job, Report, RunDirectory
 from pipeline.worker.worker import stage_module
-from storage.records import as_messages
+from storage.records import Iteration
 from tests.helpers.stage_inputs import (
     give,
     make_job,
@@ -48,9 +45,10 @@ DPO = {
 }
 RLOO = {
     "optimize__method": "rloo",
-    "optimize__rloo_lr": 1e-3,
-    "optimize__rloo_updates": 6,
-    "optimize__rloo_batch": 8,
+    "ppo__updates": 6,
+    "ppo__rollouts": 8,
+    "ppo__minibatch": 8,
+    "ppo__lr": 1e-3,
 }
 
 
@@ -181,9 +179,8 @@ def test_the_margin_of_the_reference_is_zero(models):
     assert abs(there) > 1e-3
 
 
-@pytest.mark.parametrize("method", [DPO, RLOO], ids=["dpo", "rloo"])
-def test_every_metric_is_defined_and_every_step_reported_once(models, tmp_path, method):
-    _, directory = ran(models, tmp_path, **method)
+def test_every_metric_is_defined_and_every_step_reported_once(models, tmp_path):
+    _, directory = ran(models, tmp_path, **DPO)
     reported = events(directory, "metrics")
     named = {name for event in reported for name in event["values"]}
     assert named - {"reward/score"} <= PPO_METRICS.keys() | metric_definitions.METRICS.keys()
@@ -194,94 +191,10 @@ def test_every_metric_is_defined_and_every_step_reported_once(models, tmp_path, 
     assert any(event["note"] == "sample" for event in events(directory, "note"))
 
 
-def test_rloo_raises_a_simple_reward_near_the_reference(models, tmp_path):
-    """The reward is the number of characters under 128, which are half of the tokens at first."""
-    many = {"rloo_updates": 30, "rloo_batch": 32, "rloo_lr": 1e-2}
-    more = {f"optimize__{name}": value for name, value in many.items()}
-    job, _ = prepared(models, tmp_path, **RLOO | more)
-    chat = ChatTokenizer.load(models["policy"])
+def test_a_cancelled_run_resumes_as_if_nothing_had_happened(models, tmp_path, monkeypatch):
+    _, whole = ran(models, tmp_path / "whole", **DPO)
 
-    def plain(_: list[int], texts: list[str]) -> list[float]:
-        return [float(sum(character < "\x80" for character in text)) for text in texts]
-
-    def train_with(beta: float) -> tuple[float, float, float]:
-        chosen = Config.from_dict(
-            job.config.override(
-                {"optimize.rloo_beta": beta, "ppo.missing_eos_penalty": 0}
-            ).to_dict()
-        )
-        here = Job(run="r", stage="policy", iteration=1, config=chosen, seed=1, models=models)
-        folder = RunDirectory.create(tmp_path / f"beta-{beta}", here)
-        model = tiny_model(seed=1)
-        asked = [
-            PolicyPrompt(f"p-{i}", as_messages(f"Say {i}"), chat.prompt(f"Say {i}"))
-            for i in range(4)
-        ]
-        rewarder = Rewarder(plain, chosen.ppo, weights={}, device=torch.device("cpu"))
-        trainer = rloo.make_trainer(model, chat, asked, rewarder, here, folder)
-        with Report(folder) as report:
-            trainer.add_callback(rloo._Reporter(report, trainer, []))
-            train(trainer, folder.checkpoint, report, resume=False)
-        told = [event["values"] for event in events(folder, "metrics")]
-        rewards = [values["reward/mean"] for values in told]
-        return sum(rewards[:3]) / 3, sum(rewards[-3:]) / 3, told[-1]["kl/reference"]
-
-    before, after, kl = train_with(0.01)
-    assert after > before + 1
-    _, held, held_kl = train_with(20.0)
-    assert held < after - 0.7
-    assert held_kl < kl / 4
-
-
-def test_rloo_is_charged_for_what_it_did_not_end(models, tmp_path):
-    job, directory = prepared(models, tmp_path, **RLOO | {"ppo__missing_eos_penalty": 3.0})
-    chat = ChatTokenizer.load(models["policy"])
-    asked = [PolicyPrompt("p", as_messages("Say 1"), chat.prompt("Say 1"))]
-    rewarder = Rewarder(
-        lambda _, texts: [1.0] * len(texts), job.config.ppo, weights={}, device=torch.device("cpu")
-    )
-    trainer = rloo.make_trainer(tiny_model(seed=1), chat, asked, rewarder, job, directory)
-    _, _, texts = trainer._generate(["0"] * 64)
-    paid = trainer._reward(["0"] * 64, texts)
-    ended = [reason == "stop" for reason in trainer._rollout.finish_reasons]
-    assert {True, False} == set(ended)
-    assert paid == [1.0 if end else -2.0 for end in ended]
-    assert trainer.update_metrics["completion/eos_rate"] == sum(ended) / 64
-    # The reference is the SFT model, wherever the policy started.
-    ours, theirs = (
-        trainer.ref_model.state_dict(),
-        load_file(f"{models['reference']}/model.safetensors"),
-    )
-    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
-
-
-def test_rloo_reads_a_padded_text_at_the_positions_it_was_sampled_at(models, tmp_path):
-    """GPT-2's positions are absolute, and of itself it counts padding among them."""
-    job, directory = prepared(models, tmp_path, **RLOO)
-    chat = ChatTokenizer.load(models["policy"])
-    size = {"n_positions": 16, "n_embd": 32, "n_layer": 2, "n_head": 2}
-    torch.manual_seed(0)
-    model = GPT2LMHeadModel(GPT2Config(vocab_size=261, **size, initializer_range=0.3)).eval()
-    asked = [PolicyPrompt("p", as_messages("Say 1"), chat.prompt("Say 1"))]
-    rewarder = Rewarder(
-        lambda _, texts: [1.0] * len(texts), job.config.ppo, weights={}, device=torch.device("cpu")
-    )
-    ids = torch.tensor([[5, 6, 7, 8, 9, 10]])
-    # What the model itself says of the bare text, before TRL lays hands on it.
-    expected = model(ids).logits[0, 2:5].log_softmax(-1)[range(3), ids[0, 3:]].tolist()
-    trainer = rloo.make_trainer(model, chat, asked, rewarder, job, directory)
-    for pads in (0, 4):
-        text = torch.cat((torch.zeros(1, pads, dtype=torch.long), ids), 1)
-        mask = (text != 0).long()
-        found, _, _ = trainer._get_per_token_logps_and_entropies(trainer.model, text, mask, 3)
-        assert found[0].tolist() == pytest.approx(expected, abs=1e-5)
-
-
-@pytest.mark.parametrize("method", [DPO, RLOO], ids=["dpo", "rloo"])
-def test_a_cancelled_run_resumes_as_if_nothing_had_happened(models, tmp_path, monkeypatch, method):
-    _, whole = ran(models, tmp_path / "whole", **method)
-
-    job, directory = prepared(models, tmp_path / "parts", **method)
+    job, directory = prepared(models, tmp_path / "parts", **DPO)
     monkeypatch.setattr(cancellation, "_requested", False)
     emit = Report.metrics
 
@@ -310,11 +223,12 @@ def test_a_cancelled_run_resumes_as_if_nothing_had_happened(models, tmp_path, mo
     assert "resuming from checkpoint-4" in directory.log.read_text()
 
 
-def test_grpo_is_the_engine_with_groups(models, tmp_path):
+@pytest.mark.parametrize("method", ["grpo", "rloo"])
+def test_a_group_method_is_the_engine_with_groups(models, tmp_path, method):
     """The stage reports under its method's name, and with groups of four."""
-    chosen = {"optimize__method": "grpo", "ppo__updates": 2, "ppo__rollouts": 8, "ppo__lr": 1e-3}
+    chosen = {"optimize__method": method, "ppo__updates": 2, "ppo__rollouts": 8, "ppo__lr": 1e-3}
     summary, directory = ran(models, tmp_path, **chosen, ppo__minibatch=4)
-    assert (summary.method, summary.updates, summary.kl_weight) == ("grpo", 2, 0.05)
+    assert (summary.method, summary.updates, summary.kl_weight) == (method, 2, 0.05)
     told = [event["values"] for event in events(directory, "metrics")]
     assert {values["value/loss"] for values in told} == {0.0}
     assert all(values["reward/group_std"] > 0 for values in told)
@@ -334,6 +248,13 @@ def test_a_method_determines_its_settings_of_the_engine():
         False,
     )
     assert (grpo.loss_mean, grpo.rollouts, grpo.group_size) == ("constant", 32, 4)
+    rloo = engine_settings("rloo", ppo)
+    assert (rloo.baseline, rloo.group_scaling, rloo.whiten_advantages) == (
+        "leave_one_out",
+        "none",
+        False,
+    )
+    assert (rloo.loss_mean, rloo.ratio_level, rloo.group_size) == ("constant", "token", 4)
     plus = engine_settings("reinforce++", ppo)
     assert (plus.baseline, plus.whiten_advantages, plus.group_size) == ("return_to_go", True, 1)
 
@@ -356,6 +277,10 @@ def test_a_method_determines_its_settings_of_the_engine():
         ),
         ({"optimize.method": "grpo", "ppo.critic": "separate"}, "trains no values"),
         (
+            {"optimize.method": "rloo", "ppo.baseline": "group_mean"},
+            'ppo.baseline="group_mean" contradicts optimize.method=rloo',
+        ),
+        (
             {"optimize.method": "grpo", "ppo.samples_per_prompt": 5},
             "ppo.samples_per_prompt=5 must divide ppo.rollouts=64",
         ),
@@ -369,10 +294,10 @@ def test_settings_that_contradict_the_method_are_refused(settings, message):
 
 def test_the_engines_methods_may_run_in_several_processes():
     several = {"worker.processes": 2}
-    for method in ("ppo", "grpo", "reinforce++"):
+    for method in ("ppo", "grpo", "rloo", "reinforce++"):
         assert Config().override(several | {"optimize.method": method}).worker.processes == 2
-    with pytest.raises(ValueError, match="method=rloo runs in one process"):
-        Config().override(several | {"optimize.method": "rloo"})
+    with pytest.raises(ValueError, match="method=dpo runs in one process"):
+        Config().override(several | {"optimize.method": "dpo"})
 
 
 @pytest.mark.parametrize("method", ["ppo", "rloo", "dpo"])
@@ -408,6 +333,36 @@ def test_snapshots_are_spread_evenly_and_whole(tmp_path):
     assert [step for step, _ in snapshots_of(directory)] == [2, 5, 8]
 
 
-def test_generations_must_fill_the_batch():
-    with pytest.raises(ValueError, match=r"rloo_generations=3 must divide optimize\.rloo_batch=64"):
-        Config().override({"optimize.rloo_generations": "3"})
+OLD_RLOO = "[optimize]\nrloo_lr = 2e-4\nrloo_generations = 8\nsnapshots = 2\n"
+
+
+def test_settings_of_the_trainer_that_ran_rloo_are_left_out_of_an_old_file(tmp_path):
+    file = tmp_path / "config.toml"
+    file.write_text(OLD_RLOO)
+    config = Config.load([file], {"optimize.method": "rloo"})
+    assert (config.optimize.snapshots, config.ppo.lr) == (2, PPOConfig().lr)
+    old = config.to_dict()
+    old["optimize"] |= {"rloo_updates": 30, "rloo_beta": 0.05}
+    assert Config.from_dict(old) == config
+
+
+def test_an_old_file_that_chooses_rloo_says_what_is_read_instead(tmp_path):
+    file = tmp_path / "config.toml"
+    file.write_text(OLD_RLOO + 'method = "rloo"\n')
+    with pytest.raises(ValueError) as refusal:
+        Config.load([file])
+    assert (
+        "config.toml sets optimize.rloo_lr, optimize.rloo_generations for rloo, which runs in PPO's "
+        "engine now; set ppo.lr, ppo.samples_per_prompt instead, and remove them"
+    ) in str(refusal.value)
+    with pytest.raises(
+        ValueError, match=r"optimize\.rloo_beta is no longer a setting: .* ppo\.kl_weight"
+    ):
+        Config().override({"optimize.rloo_beta": "0.1"})
+
+
+def test_an_iteration_that_was_started_with_such_a_setting_goes_on():
+    started = Iteration(number=1, settings={"optimize.rloo_lr": "1e-3", "ppo.lr": "1e-5"})
+    iteration, config = overridden(Config(), started, {"ppo.updates": "7"}, due="policy")
+    assert (config.ppo.lr, config.ppo.updates) == (1e-5, 7)
+    assert iteration.settings == {"ppo.lr": "1e-5", "ppo.updates": "7"}

@@ -114,9 +114,6 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     models = tiny_models_and_reward(root / "models")
     models["policy"] = models["reference"]
     chosen = {
-        "optimize__rloo_updates": 3,
-        "optimize__rloo_batch": 8,
-        "optimize__rloo_lr": 1e-2,
         "optimize__dpo_lr": 1e-2,
         "ppo__lr": 1e-2,
     }

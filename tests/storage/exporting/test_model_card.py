@@ -229,14 +229,14 @@ def test_what_was_not_measured_is_said(db: Database) -> None:
 
 
 def test_an_upper_bound_of_the_kl_is_called_one(db: Database) -> None:
-    evaluation = {"policy": {"kl": 1.84, "kl_is_bound": True}, "reference": {}}
+    evaluation = {"policy": {"kl": 0.0184, "kl_is_bound": True}, "reference": {}}
     db.write(lambda tx: tx.store(
         Iteration(number=2, policy_produced="policy-2", evaluation=evaluation),
         replace(POLICY_2, summary={"method": "best-of-n"}),
     ))  # fmt: skip
     lines = lines_of(db, "policy-2")
     assert (
-        "* KL to SFT: at most 1.84 nats per response, mean over responses to the held-out prompts."
+        "* KL to SFT: at most 0.018 nats per response, mean over responses to the held-out prompts."
         in lines
     )
 
