@@ -313,7 +313,7 @@ class PPOConfig(Section):
         "own",
         "Sampler of rollouts: own, the engine's loop; compiled, the loop with torch.compile, for long "
         "runs of small models on a GPU; transformers, its generate method, for models whose cache "
-        "the loop does not support; or vllm (pip install vllm, one GPU). With the last three, the "
+        "the loop does not support; or vllm, which must be installed. With the last three, the "
         "trainer recomputes log-probabilities, and importance weights correct for the difference.",
     )
     importance_cap: float = setting(
@@ -412,11 +412,11 @@ class PPOConfig(Section):
             self.sharding == "none" or self.rollout_backend == "own",
             f"ppo.sharding={self.sharding!r} needs ppo.rollout_backend='own'",
         )
-        plain = (self.top_k, self.top_p, self.min_new_tokens, self.lora_rank) == (0, 1.0, 0, 0)
+        plain = (self.top_k, self.top_p, self.min_new_tokens) == (0, 1.0, 0)
         require(
             self.rollout_backend != "vllm" or plain,
-            "ppo.rollout_backend='vllm' does not support ppo.top_k, top_p, min_new_tokens and "
-            "lora_rank; leave them at their defaults",
+            "ppo.rollout_backend='vllm' does not support ppo.top_k, top_p and min_new_tokens; "
+            "leave them at their defaults",
         )
         require(
             not 0 < self.dual_clip <= 1,

@@ -95,7 +95,8 @@ def connected(own: Rank, job: Job) -> Iterator[None]:
     try:
         yield
     finally:
-        dist.destroy_process_group()
+        if dist.is_initialized():  # vLLM disconnects them when its engine is freed
+            dist.destroy_process_group()
 
 
 def _start(run: Path, rank: int, size: int, rendezvous: str, lock: int) -> subprocess.Popen[bytes]:

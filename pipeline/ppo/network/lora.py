@@ -121,6 +121,26 @@ def merged_adapters(policy: nn.Module) -> Iterator[None]:
             layer.merged_adapters.clear()
 
 
+@torch.no_grad()
+def merged_weights(policy: nn.Module, *, untied: bool = False) -> Iterator[tuple[str, Tensor]]:
+    """The policy's weights by the names of a model without LoRA, with the adapters merged in.
+
+    An adapted weight is a new tensor, W + s·B·A in fp32; the others are the policy's own.  One layer
+    at a time, because a merged copy of the model would take as much memory as the model.  Weights
+    that share memory are listed once, or under each of their names if `untied`.
+    """
+    layers = {id(layer.base_layer.weight): layer for layer in _adapted(policy)}
+    for name, weight in policy.named_parameters(remove_duplicate=not untied):
+        if ADAPTER in name:
+            continue
+        layer = layers.get(id(weight))
+        if layer is None:
+            yield plain_name(name), weight.detach()
+        else:
+            (adapter,) = layer.active_adapters
+            yield plain_name(name), weight.float() + layer.get_delta_weight(adapter)
+
+
 def round_frozen_weights(*models: nn.Module) -> dict[str, Tensor]:
     """Round the weights of frozen linear layers to bf16; return the first model's changed
     originals.

@@ -50,12 +50,7 @@ def make_backend(setup: Setup, processes: Processes) -> Backend:
         return CompiledSampler(setup)
     if name == "transformers":
         return TransformersGenerate(setup)
-    if processes.size > 1 or setup.device.type != "cuda":
-        raise ValueError(
-            "ppo.rollout_backend='vllm' needs one process on one CUDA GPU, and this run has "
-            f"{processes.size} on {setup.device.type}; set it to 'own'"
-        )
-    return VLLM(setup)
+    return VLLM(setup, processes)
 
 
 class BuiltinSampler:

