@@ -50,6 +50,19 @@ CONFIGS = Path(__file__).parent / "presets"
 """The settings files that come with the project."""
 
 
+SERVING_KEY = "KITESTRING_SERVING_KEY"
+"""The environment variable with the key of `serving.url` and `sampling.url`: settings are shown to
+researchers."""
+
+
+def _check_url(name: str, url: str) -> None:
+    """ValueError for an address of another protocol."""
+    require(
+        not url or url.startswith(("http://", "https://")),
+        f"{name}={url} must begin with http:// or https://",
+    )
+
+
 @dataclass(frozen=True, kw_only=True)
 class ModelConfig(Section):
     """Which language model the loop starts from."""
@@ -222,10 +235,31 @@ class SamplingConfig(Section):
         low=0,
         high=1,
     )
-    batch: int = setting(32, "Completions sampled in parallel.", low=1)
+    batch: int = setting(
+        32, "Completions sampled in parallel; with backend=url, requests at a time.", low=1
+    )
+    backend: Literal["own", "vllm", "url"] = setting(
+        "own",
+        "What samples the completions: own (the studio's loop), vllm (in the stage's process; vLLM must "
+        "be installed), or url (a running server).",
+    )
+    url: str = setting(
+        "",
+        "Address of an OpenAI-compatible server for sampling.backend=url, such as `vllm serve`, up to "
+        "/v1. It must serve the models under their ids in the workspace, such as policy-2. The "
+        "environment variable KITESTRING_SERVING_KEY has its key.",
+    )
+    vllm_memory: float = setting(
+        0.8, "Share of the device's memory that vLLM uses.", above=0, high=1
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        require(
+            self.backend != "url" or bool(self.url),
+            "sampling.backend=url needs sampling.url, the address of the server",
+        )
+        _check_url("sampling.url", self.url)
         given = list(self.temperatures)
         require(len(given) == 2, f"sampling.temperatures={given} must be two positive numbers")
         require(
@@ -388,15 +422,11 @@ class ServingConfig(Section):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        given = bool(self.url)
         require(
-            given == (self.engine == "url"),
+            bool(self.url) == (self.engine == "url"),
             "serving.url is the address of the server for serving.engine=url; set both or neither",
         )
-        require(
-            not given or self.url.startswith(("http://", "https://")),
-            f"serving.url={self.url} must begin with http:// or https://",
-        )
+        _check_url("serving.url", self.url)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -22,7 +22,7 @@ from pipeline.config.sections import Config
 from pipeline.evidence.package import Package, write_package
 from pipeline.loop.milestones import Milestones
 from pipeline.loop.remedies import describe_stopped
-from pipeline.loop.settings_store import Layers, SettingsStore
+from pipeline.loop.settings_store import Layers, SettingsStore, refuse_operator_settings
 from pipeline.loop.settings_view import check_unlocked, form, overridden
 from pipeline.loop.stage_inputs import Preparation, require_reference
 from pipeline.loop.studies import Studies
@@ -525,6 +525,7 @@ class Loop:
         changed, config = overridden(self._config, current, overrides, due=due)
         allowed = None
         if not by_operator:
+            refuse_operator_settings(overrides)
             allowed = self._allowed_functions(config, (self._config_of(current), self._config))
         Preparation(self._db, changed, config).require_components(allowed)
 

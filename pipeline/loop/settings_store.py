@@ -7,7 +7,7 @@ runs, and the *Train* form sets values for one iteration.
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -28,8 +28,12 @@ from storage.records import Iteration
 from storage.reports import InvalidSettings, SettingView, WorkspaceSettings
 from storage.tables import audit, iterations, models
 
-OPERATOR_SETTINGS = ("plugins.allowed", "serving.engine", "serving.url")
+OPERATOR_SETTINGS = ("plugins.allowed", "serving.engine", "serving.url", "sampling.url")
 """Settings that only the operator changes: they run code, or say who gets the key of a service."""
+
+_OPERATOR_ONLY = (
+    "only the operator can change it, with `launch.py settings --set` or in config.toml"
+)
 
 
 @dataclass(frozen=True)
@@ -165,8 +169,19 @@ def _why_fixed(name: str, referenced: bool, *, by_operator: bool = False) -> str
     if applies(name, referenced=referenced) == "workspace":
         return "the SFT model of this workspace is trained, and all policies start from it"
     if name in OPERATOR_SETTINGS and not by_operator:
-        return "only the operator can change it, with `launch.py settings --set` or in config.toml"
+        return _OPERATOR_ONLY
     return None
+
+
+def refuse_operator_settings(changes: Iterable[str]) -> None:
+    """InvalidSettings if a researcher changes a setting of a run that only the operator may change."""
+    wrong = {
+        name: f"{name} cannot be changed: {_OPERATOR_ONLY}"
+        for name in changes
+        if name in OPERATOR_SETTINGS
+    }
+    if wrong:
+        raise InvalidSettings(wrong)
 
 
 def _note(

@@ -166,7 +166,7 @@ def shown(name: str, value: Any) -> SettingValue:
     """A value as pages show it: lists and tables as TOML text, "none" for None, no passwords."""
     if value is None:
         return "none"
-    if name == "serving.url" and "@" in value:
+    if name in ("serving.url", "sampling.url") and "@" in value:
         parts = urlsplit(value)
         return urlunsplit(parts._replace(netloc="•••@" + parts.netloc.rpartition("@")[2]))
     return value if isinstance(value, (int, float, str, bool)) else toml(plain(value))

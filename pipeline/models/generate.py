@@ -50,11 +50,8 @@ class Sampler:
         return context is None or self.needs(messages, max_new_tokens) <= context
 
     def needs(self, messages: Messages, max_new_tokens: int) -> int:
-        """Tokens of a prompt with the longest answer, as a reward model reads them.
-
-        It appends an end-of-text to an answer that was cut off, which adds one token.
-        """
-        return len(self.chat.prompt(messages)) + max_new_tokens + 1
+        """`needed_tokens` with this model's tokenizer."""
+        return needed_tokens(self.chat, messages, max_new_tokens)
 
     def sample(
         self,
@@ -82,7 +79,7 @@ class Sampler:
                 generator=generator,
             ).token_lists()
 
-        return self._answers(conversations, decode, batch=batch, on_batch=on_batch)
+        return answers(self.chat, conversations, decode, batch=batch, on_batch=on_batch)
 
     def search(
         self,
@@ -108,32 +105,41 @@ class Sampler:
             )
 
         rows = max(1, batch // beams)
-        return self._answers(conversations, decode, batch=rows, on_batch=on_batch)
+        return answers(self.chat, conversations, decode, batch=rows, on_batch=on_batch)
 
-    def _answers(
-        self,
-        conversations: Sequence[Messages],
-        decode: Callable[[list[list[int]]], list[list[int]]],
-        *,
-        batch: int,
-        on_batch: Callable[[list[Response]], Any],
-    ) -> list[Response]:
-        """Decode prompts of similar length together; `decode` maps prompts to response ids."""
-        prompts = [self.chat.prompt(messages) for messages in conversations]
-        order = sorted(range(len(prompts)), key=lambda i: len(prompts[i]))
-        answers: dict[int, Response] = {}
-        for start in range(0, len(order), batch):
-            rows = order[start : start + batch]
-            decoded = decode([prompts[i] for i in rows])
-            responses = [
-                Response(
-                    prompt_ids=prompts[i],
-                    ids=ids,
-                    text=self.chat.decode(ids),
-                    finish_reason="stop" if ids[-1] in self.chat.stop_ids else "length",
-                )
-                for i, ids in zip(rows, decoded, strict=True)
-            ]
-            answers.update(zip(rows, responses, strict=True))
-            on_batch(responses)
-        return [answers[i] for i in range(len(prompts))]
+
+def needed_tokens(chat: ChatTokenizer, messages: Messages, max_new_tokens: int) -> int:
+    """Tokens of a prompt with the longest answer, as a reward model reads them.
+
+    It appends an end-of-text to an answer that was cut off, which adds one token.
+    """
+    return len(chat.prompt(messages)) + max_new_tokens + 1
+
+
+def answers(
+    chat: ChatTokenizer,
+    conversations: Sequence[Messages],
+    decode: Callable[[list[list[int]]], list[list[int]]],
+    *,
+    batch: int,
+    on_batch: Callable[[list[Response]], Any],
+) -> list[Response]:
+    """Decode prompts of similar length together; `decode` maps prompts to response ids."""
+    prompts = [chat.prompt(messages) for messages in conversations]
+    order = sorted(range(len(prompts)), key=lambda i: len(prompts[i]))
+    found: dict[int, Response] = {}
+    for start in range(0, len(order), batch):
+        rows = order[start : start + batch]
+        decoded = decode([prompts[i] for i in rows])
+        responses = [
+            Response(
+                prompt_ids=prompts[i],
+                ids=ids,
+                text=chat.decode(ids),
+                finish_reason="stop" if ids[-1] in chat.stop_ids else "length",
+            )
+            for i, ids in zip(rows, decoded, strict=True)
+        ]
+        found.update(zip(rows, responses, strict=True))
+        on_batch(responses)
+    return [found[i] for i in range(len(prompts))]

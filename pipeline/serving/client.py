@@ -24,7 +24,7 @@ from typing import Any
 
 import httpx
 
-from pipeline.config.sections import Config
+from pipeline.config.sections import SERVING_KEY, Config
 from pipeline.models.best_of_n import manifest_of, no_weights
 from pipeline.serving.process import (
     ServiceProcess,
@@ -49,8 +49,6 @@ START_SECONDS = 600.0
 """Seconds that a service may take to load: a large model on a slow disk takes minutes."""
 TOKEN_SECONDS = 120.0
 """Seconds without a token after which a reply has failed; it may wait in the queue first."""
-KEY = "KITESTRING_SERVING_KEY"
-"""The environment variable with the key of `serving.url`: settings are shown to researchers."""
 _POLL = 0.05  # seconds between two questions whether the service is ready
 _LOG = logging.getLogger(__name__)
 
@@ -291,7 +289,7 @@ class Generation:
     def _client(self, service: ServiceProcess | None) -> httpx.AsyncClient:
         timeout = httpx.Timeout(TOKEN_SECONDS, connect=5.0)
         if service is None:
-            key = os.environ.get(KEY)
+            key = os.environ.get(SERVING_KEY)
             headers = {"Authorization": f"Bearer {key}"} if key else {}
             return httpx.AsyncClient(
                 base_url=self._config.serving.url, headers=headers, timeout=timeout, verify=_tls()

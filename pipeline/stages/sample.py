@@ -23,12 +23,12 @@ import pandas as pd
 
 from pipeline.config.sections import SamplingConfig
 from pipeline.models.devices import pick_device
-from pipeline.models.generate import Response, Sampler
-from pipeline.models.loading import context_length
+from pipeline.models.generate import Response, needed_tokens
+from pipeline.models.loading import context_of
 from pipeline.models.text import ChatTokenizer, name_rows, read_messages
 from pipeline.runs.parquet import write_rows
 from pipeline.runs.rundir import Job, Report, RunDirectory
-from pipeline.sampling.best_of_n import sampler_of_job
+from pipeline.sampling.backends import PairSampler, pair_sampler
 from pipeline.sampling.pairs import Draft, PlanRow, Pool, Side, are_near_duplicates
 from pipeline.sampling.reward_selection import CHOOSING_ARMS, choose_pairs, resolve_fallbacks
 from storage.records import derive_seed, digest
@@ -68,7 +68,7 @@ def run(job: Job, report: Report, directory: RunDirectory) -> SamplingSummary:
     chat = ChatTokenizer.load(job.model("policy"))
     rows = resolve_fallbacks(read_rows(directory.inputs / "prompts.parquet"), job, report)
     session = _Session(job, report)
-    fitting = session.only_fitting(rows)
+    fitting = session.only_fitting(rows, chat)
     if not any(row.pairs for row in fitting):
         raise ValueError(
             "the prompts leave no room for an answer in the model's context; lower "
@@ -183,12 +183,11 @@ class _Session:
         self.tokens = self.too_long = 0
         self.seconds = 0.0
 
-    def only_fitting(self, rows: Sequence[PlanRow]) -> list[PlanRow]:
+    def only_fitting(self, rows: Sequence[PlanRow], chat: ChatTokenizer) -> list[PlanRow]:
         """The rows whose prompt leaves room for a response; a warning counts the others."""
-        sampler = self._load("policy")
         limit = self._job.config.sampling.max_new_tokens
-        needs = [sampler.needs(row.messages, limit) for row in rows]
-        context = context_length(sampler.model) or sys.maxsize
+        needs = [needed_tokens(chat, row.messages, limit) for row in rows]
+        context = context_of(self._job.model("policy")) or sys.maxsize
         fitting = [row for row, tokens in zip(rows, needs, strict=True) if tokens <= context]
         long = [(row.prompt, n) for row, n in zip(rows, needs, strict=True) if n > context]
         pairs = sum(row.pairs for row in rows)
@@ -207,18 +206,18 @@ class _Session:
         self._rounds += 1
         self._before, self._total = self._done, self._done + len(sides)
         messages = {side.id: each.messages for each in asked for side in each.sides}
-        groups: dict[tuple[str, float], list[Side]] = defaultdict(list)
+        groups: dict[str, dict[float, list[Side]]] = defaultdict(lambda: defaultdict(list))
         for side in sides:
-            groups[side.model, side.temperature].append(side)
-        sampler, loaded = None, None
-        for (model, temperature), group in sorted(groups.items()):
-            if sampler is None or loaded != model:
-                sampler = None  # freed before the next is loaded
-                sampler, loaded = self._load(model), model
-            self._sample_group(sampler, group, temperature, [messages[s.id] for s in group])
+            groups[side.model][side.temperature].append(side)
+        for model, by_temperature in sorted(groups.items()):
+            with pair_sampler(self._job, model, self._device) as sampler:
+                for temperature, group in sorted(by_temperature.items()):
+                    conversations = [messages[side.id] for side in group]
+                    self._sample_group(sampler, group, temperature, conversations)
+            del sampler  # freed before the next is loaded
 
     def _sample_group(
-        self, sampler: Sampler, group: list[Side], temperature: float, conversations: list[Any]
+        self, sampler: PairSampler, group: list[Side], temperature: float, conversations: list[Any]
     ) -> None:
         config = self._job.config.sampling
         parts = (str(self._job.seed), group[0].model, str(temperature), str(self._rounds))
@@ -245,9 +244,6 @@ class _Session:
         if self._rounds > 1:
             message = f"{message} again, for near-duplicates"
         self._report.progress(self._done, self._total, message)
-
-    def _load(self, model: str) -> Sampler:
-        return sampler_of_job(self._job, self._job.model(model), self._device)
 
 
 def mark_duplicates(drafts: Sequence[Draft], chat: ChatTokenizer, threshold: float) -> list[Draft]:

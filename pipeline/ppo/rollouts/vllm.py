@@ -21,6 +21,9 @@ _SEEDS = 2**53
 """Number of distinct values of `torch.rand` in fp64."""
 
 
+_OTHERWISE = "set ppo.rollout_backend='own'"
+
+
 def supports_sleep(device: torch.device) -> bool:
     """Whether vLLM can release its memory; its CPU build cannot."""
     return device.type == "cuda"
@@ -33,6 +36,41 @@ def unties(device: torch.device) -> bool:
     embedding's weights are replaced.
     """
     return device.type == "cpu"
+
+
+def load_vllm(device: torch.device, processes: Processes, *, otherwise: str) -> Any:
+    """The module; ValueError, ending in `otherwise`, if it is missing or uses another device."""
+    # In one process, weights need not be copied through a pipe, and memory is freed at the end.
+    os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
+    try:
+        # Imported by name, because few installations have it.
+        vllm = import_module("vllm")
+        built_for = import_module("vllm.platforms").current_platform.device_type
+    except ImportError as error:
+        raise ValueError(
+            f"vLLM cannot be imported ({error}); install it as docs/own_model.md says, or {otherwise}"
+        ) from error
+    # vLLM selects its device itself.
+    elsewhere = processes.size == 1 and (device.index or 0) != 0
+    if built_for != device.type or elsewhere:
+        uses = f"{built_for}:0" if elsewhere else built_for
+        raise ValueError(f"vLLM uses {uses} here, and the run is on {device}; {otherwise}")
+    return vllm
+
+
+def start_engine(vllm: Any, *, otherwise: str, **settings: Any) -> Any:
+    """vLLM with a model that reads and writes token ids; ValueError if it does not start."""
+    try:
+        return vllm.LLM(
+            skip_tokenizer_init=True,
+            generation_config="vllm",  # not the model's own sampling defaults
+            **settings,
+        )
+    except (RuntimeError, ValueError) as error:
+        reason = str(error).strip().partition("\n")[0]
+        raise ValueError(
+            f"vLLM does not start: {reason}; remove the cause, which its log names, or {otherwise}"
+        ) from error
 
 
 class VLLM:
@@ -52,18 +90,7 @@ class VLLM:
 
     def __init__(self, setup: Setup, processes: Processes) -> None:
         self.setup = setup
-        # In one process, weights need not be copied through a pipe.
-        os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
-        try:
-            # Imported by name, because few installations have it.
-            self._vllm: Any = import_module("vllm")
-            built_for = import_module("vllm.platforms").current_platform.device_type
-        except ImportError as error:
-            raise ValueError(
-                "ppo.rollout_backend='vllm' needs vLLM, which cannot be imported "
-                f"({error}); install it (docs/own_model.md), or set ppo.rollout_backend='own'"
-            ) from error
-        _check_device(built_for, setup.device, processes)
+        self._vllm = load_vllm(setup.device, processes, otherwise=_OTHERWISE)
         self._sleeps = supports_sleep(setup.device)
         self._unties = unties(setup.device)
         with TemporaryDirectory() as folder:
@@ -74,27 +101,20 @@ class VLLM:
     def _start(self, folder: str, processes: Processes) -> Any:
         """vLLM with a model of random weights."""
         setup, config = self.setup, self.setup.config
-        try:
-            return self._vllm.LLM(
-                model=folder,
-                load_format="dummy",  # weights are copied before each use
-                skip_tokenizer_init=True,
-                generation_config="vllm",  # not the model's own sampling defaults
-                dtype="bfloat16" if setup.precision == "bf16" else "float32",
-                max_model_len=_longest(config, setup.model.policy),
-                gpu_memory_utilization=config.vllm_memory,
-                enable_sleep_mode=self._sleeps,
-                # Log-probabilities at the sampling temperature; raw ones are at temperature 1.
-                logprobs_mode="processed_logprobs",
-                seed=config.seed,
-                **_beside_other_processes(processes, setup.device),
-            )
-        except (RuntimeError, ValueError) as error:
-            reason = str(error).strip().partition("\n")[0]
-            raise ValueError(
-                f"vLLM does not start on {setup.device}: {reason}; set ppo.rollout_backend='own', or "
-                "remove the cause that its log names"
-            ) from error
+        return start_engine(
+            self._vllm,
+            otherwise=_OTHERWISE,
+            model=folder,
+            load_format="dummy",  # weights are copied before each use
+            dtype="bfloat16" if setup.precision == "bf16" else "float32",
+            max_model_len=_longest(config, setup.model.policy),
+            gpu_memory_utilization=config.vllm_memory,
+            enable_sleep_mode=self._sleeps,
+            # Log-probabilities at the sampling temperature; raw ones are at temperature 1.
+            logprobs_mode="processed_logprobs",
+            seed=config.seed,
+            **_beside_other_processes(processes, setup.device),
+        )
 
     def __call__(self, prompts: Sequence[Sequence[int]], uniforms: Tensor) -> Rollout:
         llm = self._llm
@@ -138,16 +158,6 @@ class VLLM:
             logprobs=0,  # only of the drawn token
             detokenize=False,
             seed=seed,
-        )
-
-
-def _check_device(built_for: str, device: torch.device, processes: Processes) -> None:
-    """vLLM selects its device itself: ValueError if that is not the trainer's."""
-    other = processes.size == 1 and (device.index or 0) != 0
-    if built_for != device.type or other:
-        uses = f"{built_for}:0" if other else built_for
-        raise ValueError(
-            f"vLLM uses {uses} here, and the run is on {device}; set ppo.rollout_backend='own'"
         )
 
 

@@ -124,6 +124,17 @@ def test_settings_that_nothing_reads_any_more_are_refused(loop: Loop, world: Dat
     loop.retry(failed.id, {"reward.epochs": "2"})
 
 
+def test_only_the_operator_names_the_server_that_gets_prompts_and_key(loop: Loop, world: Database):
+    in_phase(world, "sampling", policy_sampled="policy-1", labels_wanted=40)
+    failed = stop(loop)
+    elsewhere = {"sampling.backend": "url", "sampling.url": "http://elsewhere.example/v1"}
+    with pytest.raises(ValueError, match=r"sampling\.url cannot be changed: only the operator"):
+        loop.retry(failed.id, elsewhere)
+    loop.retry(failed.id, elsewhere, by_operator=True)
+    used = RunDirectory(world.workspace / newest(world).directory).job().config.sampling
+    assert (used.backend, used.url) == ("url", "http://elsewhere.example/v1")
+
+
 def test_sampling_that_is_retried_asks_for_the_labels_its_settings_want(
     loop: Loop, world: Database
 ):

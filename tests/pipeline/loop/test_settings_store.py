@@ -198,6 +198,7 @@ def test_a_researcher_cannot_change_what_runs_code_or_names_files(loop: Loop, db
     for changes in (
         {"plugins.allowed": '["os:system"]'},
         {"serving.engine": "url", "serving.url": "http://elsewhere.example/v1"},
+        {"sampling.url": "http://elsewhere.example/v1"},
         {"shaping.weights": '{"os:system" = 1.0}'},
         {"shaping.references": str(secret)},
         {"model.name": "/etc"},
@@ -243,4 +244,5 @@ def test_when_a_change_applies(name: str, when: str, says: str):
 
 def test_a_password_in_an_address_is_not_shown():
     address = "https://ada:hunter2@models.example:8443/v1"
-    assert shown("serving.url", address) == "https://•••@models.example:8443/v1"
+    for name in ("serving.url", "sampling.url"):
+        assert shown(name, address) == "https://•••@models.example:8443/v1"

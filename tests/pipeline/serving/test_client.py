@@ -23,9 +23,9 @@ import httpx
 import psutil
 import pytest
 
-from pipeline.config.sections import Config
+from pipeline.config.sections import SERVING_KEY, Config
 from pipeline.models.hub import base_model_path
-from pipeline.serving.client import KEY, NOT_STARTED, STOPPED, Generation
+from pipeline.serving.client import NOT_STARTED, STOPPED, Generation
 from pipeline.serving.process import ServiceProcess
 from storage.generation_records import (
     CurrentModels,
@@ -399,7 +399,7 @@ def test_another_server_is_used_by_its_address_and_key(
         asyncio.run(until(listens))
         with pytest.raises(GenerationRefused, match="Tell the researcher"):
             asyncio.run(read(generation, SHORT))
-        monkeypatch.setenv(KEY, "s3cret")
+        monkeypatch.setenv(SERVING_KEY, "s3cret")
         # A stage of the studio does not disturb a server elsewhere.
         assert isinstance(asyncio.run(read(generation, SHORT))[-1], ReplyEnd)
         assert generation.processes == []

@@ -114,8 +114,8 @@ def test_one_model_is_in_memory_at_a_time(
     loads = live_models(monkeypatch)
     job = make_job("sampling", models, sampling__temperatures=[1.0, 0.5])
     sample(job, tmp_path / "run", plan({"random": 2, "previous": 2, "reference": 2}))
-    # First for the prompts that fit, then once for both temperatures.
-    assert loads == [("policy", 1), ("policy", 1), ("previous", 1), ("reference", 1)]
+    # Once for both temperatures, and not for the prompts that fit.
+    assert loads == [("policy", 1), ("previous", 1), ("reference", 1)]
 
 
 def test_canonical_order_says_nothing_about_the_policy(models: dict[str, str], tmp_path: Path):
