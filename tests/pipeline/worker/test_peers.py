@@ -12,10 +12,16 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from pipeline.models.hub import base_model_path
 from pipeline.runs.rundir import RunDirectory
 from pipeline.worker import worker
 from tests.helpers.prepared_workers import start
-from tests.helpers.stage_inputs import make_job, rows_of, tiny_models_and_reward
+from tests.helpers.stage_inputs import (
+    make_job,
+    rows_of,
+    save_random_reward,
+    tiny_models_and_reward,
+)
 from tests.helpers.worker_runs import (
     events,
     events_metric,
@@ -104,6 +110,27 @@ def test_cancelled_and_killed_it_resumes_to_the_same_end(models: dict[str, str],
     assert numbered(broken)
     for name in ("reward/mean", "kl/reference", "policy/loss"):
         assert events_metric(broken, name) == pytest.approx(events_metric(whole, name), abs=1e-5)
+
+
+@pytest.mark.slow
+def test_each_of_two_processes_samples_with_a_vllm_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Skipped where vLLM is not installed."""
+    pytest.importorskip("vllm")
+    monkeypatch.setenv("VLLM_CPU_KVCACHE_SPACE", "1")
+    models = dict.fromkeys(("policy", "reference"), base_model_path("demo"))
+    save_random_reward(models["reference"], tmp_path / "reward", seed=0)
+    models["reward"] = str(tmp_path / "reward")
+    job = make_job(
+        "policy", models, worker__processes=2, ppo__rollout_backend="vllm", ppo__lora_rank=4
+    )
+    directory = run_ppo(tmp_path / "run", job)
+    process = start(directory)
+    assert process.wait(timeout=280) == 0, directory.failure()
+    assert steps_reported(directory) == [1, 2, 3]
+    assert max(events_metric(directory, "rollout/mismatch_kl")) < 1e-6
+    assert numbered(directory)
 
 
 def test_a_process_that_breaks_off_ends_the_stage(models: dict[str, str], tmp_path: Path):
