@@ -5,6 +5,7 @@ The server is the project's own generation service, and a real `vllm serve` wher
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import subprocess
@@ -63,6 +64,8 @@ class Service:
 
     def __init__(self, paths: dict[str, str], *, active: int, waiting: int, key: str) -> None:
         self.asked: Counter[int] = Counter()
+        """Statuses of its answers."""
+        self.models: Counter[str] = Counter()
         app = service(Models(Config(), lambda: paths), Engine(active=active, waiting=waiting))
 
         async def keyed(scope: Any, receive: Any, send: Any) -> None:
@@ -75,12 +78,18 @@ class Service:
                 await send({"type": "http.response.body", "body": b"no key"})
                 return
 
+            async def read() -> Any:
+                message = await receive()
+                if body := message.get("body"):  # a small one arrives in one piece
+                    self.models[json.loads(body)["model"]] += 1
+                return message
+
             async def noted(message: Any) -> None:
                 if message["type"] == "http.response.start":
                     self.asked[message["status"]] += 1
                 await send(message)
 
-            await app(scope, receive, noted)
+            await app(scope, read, noted)
 
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
@@ -117,6 +126,7 @@ def test_a_server_samples_the_pairs_of_every_arm(models: dict[str, str], tmp_pat
         job = make_job("sampling", models, **settings, sampling__temperatures=[1.0, 0.7])
         first, again = (sampled(job, tmp_path / name) for name in ("a", "b"))
     assert at.asked == {200: 2 * len(first)}
+    assert at.models == {"policy-1": 2 * 10, "sft-0": 2 * 2, "sft-1": 2 * 2}
     assert first == again  # each request has a seed of its own, from the job's
     met = Counter((row["policy"], row["temperature"]) for row in first)
     assert met == {("policy-1", 1.0): 7, ("policy-1", 0.7): 3, ("sft-0", 1.0): 2, ("sft-1", 1.0): 2}

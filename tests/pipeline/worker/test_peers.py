@@ -15,6 +15,7 @@ from safetensors.torch import load_file
 from pipeline.models.hub import base_model_path
 from pipeline.runs.rundir import RunDirectory
 from pipeline.worker import worker
+from pipeline.worker.distributed import Rank, connected
 from tests.helpers.prepared_workers import start
 from tests.helpers.stage_inputs import (
     make_job,
@@ -131,6 +132,15 @@ def test_each_of_two_processes_samples_with_a_vllm_of_its_own(
     assert steps_reported(directory) == [1, 2, 3]
     assert max(events_metric(directory, "rollout/mismatch_kl")) < 1e-6
     assert numbered(directory)
+
+
+def test_processes_that_were_disconnected_within_end_well(models: dict[str, str], tmp_path: Path):
+    """vLLM disconnects torch.distributed whenever its engine is collected."""
+    alone = Rank(rank=0, size=1, rendezvous=str(tmp_path / "meeting"))
+    with connected(alone, make_job("policy", models)):
+        assert torch.distributed.is_initialized()
+        torch.distributed.destroy_process_group()
+    assert not torch.distributed.is_initialized()
 
 
 def test_a_process_that_breaks_off_ends_the_stage(models: dict[str, str], tmp_path: Path):
