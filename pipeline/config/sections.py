@@ -339,6 +339,13 @@ class EvaluateConfig(Section):
         )
 
 
+CLUSTER_SETTINGS = (
+    "launcher", "cpus", "gpus", "root", "python", "lost_after", "ray_address", "slurm_partition",
+    "slurm_account", "slurm_minutes", "slurm_options",
+)  # fmt: skip
+"""The settings of `worker` that say where a stage runs; a resumed stage may run elsewhere."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class WorkerConfig(Section):
     """How a job uses the machine."""
@@ -362,6 +369,64 @@ class WorkerConfig(Section):
         "Trackers that also receive the metrics: tensorboard (in WORKSPACE/tensorboard), trackio, wandb.",
     )
     nice: int = setting(15, "Scheduling priority of a job (0 normal, 19 lowest).", low=-20, high=19)
+    launcher: Literal["local", "ray", "slurm"] = setting(
+        "local",
+        "Where the stages of the loop run: local (a process of this machine), ray (a job of a Ray "
+        "cluster) or slurm (a batch job). Clusters need the workspace on a shared file system.",
+    )
+    cpus: int = setting(1, "CPU cores that a stage asks a cluster for.", low=1)
+    gpus: int = setting(0, "GPUs that a stage asks a cluster for.", low=0)
+    root: str = setting(
+        "", "The path of the workspace on the cluster's nodes; empty if it is the same there."
+    )
+    python: str = setting(
+        "",
+        "The Python on the cluster's nodes that has Kitestring; empty for the path of the studio's own.",
+    )
+    lost_after: float = setting(
+        180.0,
+        "Seconds without a sign of life of a worker on a cluster, after which the run has failed.",
+        low=30,
+    )
+    ray_address: str = setting(
+        "http://127.0.0.1:8265", "Address of the Ray dashboard, which takes jobs."
+    )
+    slurm_partition: str = setting("", "Slurm's partition; empty for the default one.")
+    slurm_account: str = setting("", "The account that Slurm charges; empty for the default one.")
+    slurm_minutes: int = setting(
+        0, "Slurm's time limit of a stage, in minutes; 0 for the partition's limit.", low=0
+    )
+    slurm_options: tuple[str, ...] = setting(
+        (), "Further options of sbatch, such as --qos=high or --constraint=a100."
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(
+            not self.root or Path(self.root).is_absolute(),
+            f"worker.root={self.root} must be an absolute path, as the cluster's nodes see it",
+        )
+        require(
+            self.launcher == "local" or not self.gpus or self.processes <= self.gpus,
+            f"worker.processes={self.processes} is more than worker.gpus={self.gpus}; each process "
+            "needs its own GPU",
+        )
+        require(
+            self.ray_address.startswith(("http://", "https://")),
+            f"worker.ray_address={self.ray_address} must be the dashboard's address, such as "
+            "http://ray-head:8265",
+        )
+        for option in self.slurm_options:
+            require(
+                option.startswith("--"),
+                f"worker.slurm_options names {option!r}; an option of sbatch begins with --",
+            )
+
+    def placed_as(self, other: WorkerConfig) -> WorkerConfig:
+        """These settings, on the cluster of `other`."""
+        return dataclasses.replace(
+            self, **{name: getattr(other, name) for name in CLUSTER_SETTINGS}
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -204,7 +204,7 @@ class Loop:
             prepared = Preparation(self._db, changed, config)
             prepared.require_reward_models()
             prepared.require_models("reward")
-            self._jobs.require_space(prepared.job("reward"))
+            self._jobs.require_machine(prepared.job("reward"))
             self._milestones.labels(current)
             settings.set_learn_from(self._db, config.reward.learn_from)
             changed = iterations.save(self._db, replace(changed, phase="reward"))
@@ -236,7 +236,9 @@ class Loop:
     def resume(self, run: str, overrides: Mapping[str, str] | None = None) -> None:
         """Continue from the last checkpoint; `overrides` may raise `ppo.updates`."""
         with self._lock, self._machine():
-            self._jobs.resume(self._blocking_run(run).id, overrides or {})
+            self._jobs.resume(
+                self._blocking_run(run).id, overrides or {}, machine=self._current_config().worker
+            )
             audit.note(self._db, "resume", run, settings=dict(overrides or {}))
 
     def retry(

@@ -18,7 +18,7 @@ from pipeline.config.problems import named, problems
 from pipeline.config.sections import Config
 from pipeline.loop import settings_file
 from pipeline.loop.settings_file import SettingsFile
-from pipeline.loop.settings_view import applies, listing, shown, written
+from pipeline.loop.settings_view import OPERATOR_SETTINGS, applies, listing, shown, written
 from pipeline.loop.workspace_config import fresh_config, preset_for
 from pipeline.ppo.settings import assignments
 from pipeline.shaping import require_available
@@ -27,9 +27,6 @@ from storage.errors import Conflict
 from storage.records import Iteration
 from storage.reports import InvalidSettings, SettingView, WorkspaceSettings
 from storage.tables import audit, iterations, models
-
-OPERATOR_SETTINGS = ("plugins.allowed", "serving.engine", "serving.url", "sampling.url")
-"""Settings that only the operator changes: they run code, or say who gets the key of a service."""
 
 _OPERATOR_ONLY = (
     "only the operator can change it, with `launch.py settings --set` or in config.toml"

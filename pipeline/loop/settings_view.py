@@ -13,7 +13,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 from pipeline.config.labels import group, label
 from pipeline.config.policy import still_settings
-from pipeline.config.sections import Config
+from pipeline.config.sections import CLUSTER_SETTINGS, Config
 from pipeline.ppo.settings import plain, toml
 from storage.records import Iteration, Stage
 from storage.reports import Applies, InvalidSettings, SettingValue, SettingView
@@ -43,6 +43,11 @@ _REFERENCE_SETTINGS = ("model.name", "sft")
 _PAIR_SETTINGS = ("sampling", "labeling", "gate.labels", "gate.most")
 _STARTUP_SETTINGS = ("plugins", "serving", "live")
 """Read when the studio starts."""
+OPERATOR_SETTINGS = (
+    "plugins.allowed", "serving.engine", "serving.url", "sampling.url",
+    *(f"worker.{name}" for name in CLUSTER_SETTINGS if name not in ("cpus", "gpus")),
+)  # fmt: skip
+"""Settings that only the operator changes: they run code, name an address, or say who gets a key."""
 _FORM_SETTINGS = tuple(
     f"labeling.{name}"
     for name in ("scale", "strength", "criteria", "reasons", "rationale", "safety", "marks")
@@ -227,6 +232,11 @@ def locked_reason(name: str, due: Stage | None) -> str | None:
         return (
             f"{name} is read when the studio starts; set it in the workspace's config.toml, or with "
             "`serve --set`"
+        )
+    if name in OPERATOR_SETTINGS and kinds[1] == "worker":
+        return (
+            f"{name} says where stages run; the operator sets it with `launch.py settings --set` or "
+            "in the workspace's config.toml"
         )
     if name in _FORM_SETTINGS:
         return (

@@ -7,6 +7,11 @@ from contextlib import contextmanager
 
 WAS_CANCELLED = "cancelled"
 """The reason of a stage that stopped on request."""
+WAS_TERMINATED = (
+    "the cluster stopped the worker, as at a time limit; resume continues from the last checkpoint, "
+    "if there is one"
+)
+"""The reason of a stage on a cluster that stopped although the researcher had not asked."""
 
 _deferring = False
 _requested = False

@@ -1,10 +1,10 @@
 """The web process's side of a run directory: start, follow, cancel and resume workers.
 
-process.py starts, cancels and kills the processes; rundir.py defines the files.  `Loop.retry` and
-`Loop.resume` (pipeline/loop/loop.py) decide what may be continued.
+`launchers/` starts and ends workers, here or on a cluster; rundir.py defines the files.  `Loop.retry`
+and `Loop.resume` (pipeline/loop/loop.py) decide what may be continued.
 
-The loop calls `poll` every second.  A run whose worker has released its lock has succeeded if there is
-a result.json, was cancelled if somebody requested it, and has failed otherwise (`_conclude`).  Runs
+The loop calls `poll` every second.  A run whose worker has ended has succeeded if there is a
+result.json, was cancelled if somebody requested it, and has failed otherwise (`_conclude`).  Runs
 are not retried automatically.  A worker survives a restart of the web process: `poll` reads the run
 directory of every run that is stored as running.
 """
@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import math
 import shutil
-import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -22,8 +21,12 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 from pipeline.config.policy import ENGINE_METHODS
+from pipeline.config.sections import Config, WorkerConfig
 from pipeline.runs import process, tensorboard
 from pipeline.runs.cancellation import WAS_CANCELLED
+from pipeline.runs.launchers.choose import cluster_launcher
+from pipeline.runs.launchers.launcher import Launcher, LaunchError, State
+from pipeline.runs.launchers.local import LocalLauncher
 from pipeline.runs.rundir import EventPosition, Job, RunDirectory
 from storage.engine.database import Database
 from storage.engine.workspace import stamp
@@ -34,9 +37,6 @@ _STARTS_FROM = {"sft": "policy", "reward": "reference", "policy": "policy"}
 """The key of the job's model that a stage starts from, by the role of the model that it makes."""
 FREE_BYTES_NEEDED = 500 * 1024 * 1024
 """Free disk space that every stage needs in addition to its checkpoints, bytes."""
-
-EXIT_TIMEOUT = 2.0
-"""Seconds to wait for the process of a finished worker; other threads may keep it alive longer."""
 
 STARTING = "starting the worker"
 
@@ -49,8 +49,8 @@ class Jobs:
 
     def __init__(self, db: Database) -> None:
         self._db = db
-        self._children: dict[str, subprocess.Popen[bytes]] = {}
-        self._lingering: list[subprocess.Popen[bytes]] = []
+        self._local = LocalLauncher()
+        self._clusters: dict[WorkerConfig, Launcher] = {}
         self._event_offsets: dict[str, EventPosition] = {}
 
     def directory(self, run: Run) -> RunDirectory:
@@ -64,20 +64,21 @@ class Jobs:
         run = _record(job)
         with self._new_directory(run, job) as directory:
             try:
-                _check_free_space(self._db.workspace, job)
+                self.require_machine(job)
                 fill(directory.inputs)
-            except (ValueError, OSError) as error:
+            except (ValueError, OSError, LaunchError) as error:
                 directory.write_error(str(error))
                 return self._finish(run, "failed", str(error))
             # Stored before the worker starts: a crash in between leaves a failed run, which can be
             # retried, and not an unknown worker.
             runs.save(self._db, run)
-        self._spawn(run, directory)
-        return run
+        return self._submit(run, directory)
 
-    def require_space(self, job: Job) -> None:
-        """ValueError if the disk has too little space for the stage."""
-        _check_free_space(self._db.workspace, job)
+    def require_machine(self, job: Job, *, freed: int = 0) -> None:
+        """ValueError if the disk has too little space for the stage, LaunchError if a cluster that
+        is to run it does not answer; `freed` bytes will be freed before the start."""
+        _check_free_space(self._db.workspace, job, freed=freed)
+        self._launcher(job.config).check()
 
     def adopt(self, job: Job, outputs: Path) -> Run:
         """Store a run whose outputs already exist, without a worker."""
@@ -149,34 +150,41 @@ class Jobs:
     def poll(self) -> list[Run]:
         """Read new events of all running runs; return the runs that ended."""
         ended = []
-        self._lingering = [child for child in self._lingering if child.poll() is None]
+        self._local.reap()
         for run in runs.listing(self._db):
             if run.status != "running":
                 continue
             directory = self.directory(run)
             # Checked before reading the events, so that the last events of an ended run are read.
-            alive = directory.is_running()
+            state = self._launcher_of(run).state(directory)
             run = self._ingest(run, directory)
-            if alive:
-                self._wait_for_end(run, directory)
+            if state.phase == "ended":
+                ended.append(self._conclude(run, directory, state))
             else:
-                ended.append(self._conclude(run, directory))
+                self._wait_for_end(run, directory, state)
         return ended
 
     def cancel(self, run_id: str) -> None:
-        """Ask the worker's process group to stop; `poll` follows it until it ends."""
+        """Ask the worker to stop; `poll` follows it until it ends."""
         run = runs.get(self._db, run_id)
         if run.status != "running":
             ended = "was cancelled" if run.status == "cancelled" else run.status
             raise ValueError(f"{run_id} is not running; it {ended}")
-        directory = self.directory(run)
-        process.cancel(directory, now())
-        self._wait_for_end(run, directory)
+        directory, launcher = self.directory(run), self._launcher_of(run)
+        if directory.request_cancel(now()):
+            directory.append_log("asked to stop")
+            launcher.ask_to_stop(directory)
+        self._wait_for_end(run, directory, launcher.state(directory))
 
-    def _wait_for_end(self, run: Run, directory: RunDirectory) -> None:
-        """Report the progress of a run that was asked to stop; kill it if it takes too long."""
-        grace = process.kill_if_late(directory, now())
-        if grace is not None and run.message != (message := grace.sentence(runs.kind(run))):
+    def _wait_for_end(self, run: Run, directory: RunDirectory, state: State) -> None:
+        """Report what a run waits for; end it if it was asked to stop and takes too long."""
+        grace, message = process.grace(directory), state.message
+        if grace is not None:
+            # A worker that waits for its turn has nothing to save.
+            if state.phase == "waiting" or grace.is_over(now()):
+                self._launcher_of(run).stop(directory)
+            message = grace.sentence(runs.kind(run))
+        if message is not None and run.message != message:
             runs.set_message(self._db, run, message)
 
     def stopped(self, run_id: str) -> Run:
@@ -186,16 +194,26 @@ class Jobs:
             raise ValueError(f"{run_id} is {run.status}; only a stopped run can be resumed")
         return run
 
-    def resume(self, run_id: str, overrides: Mapping[str, str] | None = None) -> Run:
+    def resume(
+        self,
+        run_id: str,
+        overrides: Mapping[str, str] | None = None,
+        *,
+        machine: WorkerConfig | None = None,
+    ) -> Run:
         """Continue a run that failed or was cancelled from its last checkpoint.
 
-        `overrides` may raise `ppo.updates`; ValueError for anything else.
+        `overrides` may raise `ppo.updates`; ValueError for anything else.  It runs where `machine`
+        says, by default where it ran before.
         """
         run = self.stopped(run_id)
         if not self.directory(run).has_checkpoint():
             raise ValueError(f"{run_id} has no checkpoint yet; retry it from the start instead")
         job = replace(_with_more_updates(self.directory(run).job(), overrides or {}), resume=True)
-        _check_free_space(self._db.workspace, job)
+        if machine is not None:
+            worker = job.config.worker.placed_as(machine)
+            job = replace(job, config=replace(job.config, worker=worker))
+        self.require_machine(job)
         return self._start_attempt(replace(run, config=job.config.to_dict()), job)
 
     def retry(self, run_id: str, job: Job, *, fill: Callable[[Path], Any]) -> Run:
@@ -206,7 +224,7 @@ class Jobs:
         """
         stopped = self.stopped(run_id)
         leftovers = [self.directory(stopped).path / name for name in _UNNEEDED]
-        _check_free_space(self._db.workspace, job, freed=sum(map(_size, leftovers)))
+        self.require_machine(job, freed=sum(map(_size, leftovers)))
         job = replace(job, attempt=stopped.attempt + 1)
         # The newest run of a stage is the one that counts, even if the clock was set back.
         created = max(now(), stopped.created_at + timedelta(microseconds=1))
@@ -219,14 +237,11 @@ class Jobs:
             runs.save(self._db, run)
         for leftover in leftovers:
             shutil.rmtree(leftover, ignore_errors=True)
-        self._spawn(run, directory)
-        return run
+        return self._submit(run, directory)
 
     def shut_down(self) -> None:
         """Release the workers without stopping them."""
-        process.release([*self._children.values(), *self._lingering])
-        self._children.clear()
-        self._lingering.clear()
+        self._local.shut_down()
 
     def _start_attempt(self, run: Run, job: Job) -> Run:
         """Start the next attempt of a run."""
@@ -244,12 +259,30 @@ class Jobs:
             ingested_seq=0,
         )
         runs.save(self._db, run)
-        self._spawn(run, directory)
+        return self._submit(run, directory)
+
+    def _submit(self, run: Run, directory: RunDirectory) -> Run:
+        try:
+            self._launcher_of(run).submit(directory, run.attempt)
+        except LaunchError as error:
+            # Should the cluster start the job after all, its worker sees this file and ends.
+            directory.write_error(str(error))
+            return self._finish(run, "failed", str(error))
         return run
 
-    def _spawn(self, run: Run, directory: RunDirectory) -> None:
-        with directory.hold_lock() as lock:
-            self._children[run.id] = process.spawn(directory, lock.fileno())
+    def _launcher_of(self, run: Run) -> Launcher:
+        # A run stays where it was started, whatever the settings say now.
+        if run.config.get("worker", {}).get("launcher", "local") == "local":
+            return self._local  # without parsing all settings every second
+        return self._launcher(Config.from_dict(run.config))
+
+    def _launcher(self, config: Config) -> Launcher:
+        worker = config.worker
+        if worker.launcher == "local":
+            return self._local
+        if worker not in self._clusters:
+            self._clusters[worker] = cluster_launcher(worker, self._db.workspace)
+        return self._clusters[worker]
 
     def _ingest(self, run: Run, directory: RunDirectory) -> Run:
         """Store the events after `run.ingested_seq`; return the updated run."""
@@ -270,15 +303,8 @@ class Jobs:
         runs.ingest(self._db, run, metrics, notes, replace_from=replace_from)
         return run
 
-    def _conclude(self, run: Run, directory: RunDirectory) -> Run:
-        child = self._children.pop(run.id, None)
+    def _conclude(self, run: Run, directory: RunDirectory, state: State) -> Run:
         self._event_offsets.pop(run.id, None)
-        if child is not None:
-            try:
-                child.wait(EXIT_TIMEOUT)
-            except subprocess.TimeoutExpired:
-                # The worker has released the lock, so its work is done.
-                self._lingering.append(child)
         run = replace(run, seconds=(run.seconds or 0.0) + _seconds_of_attempt(run, directory))
         if directory.result() is not None:
             return self._finish(replace(run, progress=1.0), "succeeded", None)
@@ -291,9 +317,7 @@ class Jobs:
             events = directory.progress_events(run.attempt)
             run = replace(run, message=events[-1]["message"] if events else STARTING)
             return self._finish(run, "cancelled", f"cancelled by the researcher{problem}")
-        # None if an earlier server started the worker.
-        exit_status = None if child is None else child.returncode
-        return self._finish(run, "failed", directory.failure(exit_status))
+        return self._finish(run, "failed", state.message or directory.failure())
 
     def _finish(self, run: Run, status: Any, reason: str | None) -> Run:
         run = replace(run, status=status, reason=reason, finished_at=now())

@@ -1,8 +1,8 @@
 """Starts worker processes, and stops them, even those that another process started.
 
-A worker that was asked to stop ends its step and writes a checkpoint.  `Jobs.poll` (jobs.py) calls
-`kill_if_late`, which kills it after `CANCEL_GRACE` seconds without progress, or twice its slowest
-recent step if that is longer.
+A worker that was asked to stop ends its step and writes a checkpoint.  `grace` says how long it may
+take: `CANCEL_GRACE` seconds without progress, or twice its slowest recent step if that is longer.
+Then it is killed.
 """
 
 from __future__ import annotations
@@ -80,27 +80,37 @@ def start(directory: RunDirectory, lock: int, *, outlives: bool) -> subprocess.P
 
 def cancel(directory: RunDirectory, when: datetime) -> None:
     """Ask a worker and its child processes to stop, once."""
-    if directory.cancel_requested_at() is None:
-        directory.request_cancel(when)
+    if directory.request_cancel(when):
         directory.append_log("asked to stop")
-        _signal(directory, signal.SIGTERM)
+        ask_to_stop(directory)
+
+
+def ask_to_stop(directory: RunDirectory) -> None:
+    """Tell a worker and its child processes that they were asked to stop."""
+    _signal(directory, signal.SIGTERM)
+
+
+def kill(directory: RunDirectory) -> None:
+    """End a worker and its child processes now."""
+    _signal(directory, signal.SIGKILL)
 
 
 def kill_if_late(directory: RunDirectory, when: datetime) -> Grace | None:
-    """Kill a worker that was asked to stop and makes no progress; None if it was not asked.
+    """Kill a worker that was asked to stop and makes no progress; None if it was not asked."""
+    found = grace(directory)
+    if found is not None and found.is_over(when):
+        kill(directory)
+    return found
+
+
+def grace(directory: RunDirectory) -> Grace | None:
+    """How long a worker that was asked to stop may take; None if it was not asked.
 
     An update of a large model and its checkpoint take minutes, so the limit depends on the run.
     """
     asked = directory.cancel_requested_at()
     if asked is None:
         return None
-    grace = _grace(directory, asked)
-    if grace.is_over(when):
-        _signal(directory, signal.SIGKILL)
-    return grace
-
-
-def _grace(directory: RunDirectory, asked: datetime) -> Grace:
     begun = _written_at(directory.path / "job.json")
     events = directory.progress_events(directory.job().attempt)
     times = [datetime.fromtimestamp(event["time"], UTC) for event in events]

@@ -6,6 +6,8 @@
             inputs/*.parquet what the stage reads
             lock             locked (flock) by the worker as long as it lives
             pid              the worker's process group, for signals to all of its processes
+            handle.json      the job of a worker on a cluster (worker.launcher)
+            heartbeat.json   rewritten by such a worker every few seconds
             events.jsonl     progress, metrics and notes; one line each, numbered by `seq`
             resources.jsonl  CPU, memory and GPUs that the worker used, every ten seconds
             log.txt          standard output and error of the worker
@@ -20,7 +22,11 @@
 Without `result.json` and without a lock the stage has failed, or was cancelled if `cancel` exists.
 The lock alone says whether the worker lives: the kernel releases it when its holder ends, and a
 process id may belong to another process by then.  `pid` is read only while the lock is held, to
-signal the worker (`pipeline.runs.process`).
+signal the worker (`pipeline.runs.process`).  A worker on a cluster holds no lock, because locks of
+shared file systems outlive a lost node: `pipeline.runs.launchers.remote` says whether it lives.
+
+job.json names the workspace and the installation as `$WORKSPACE` and `$KITESTRING`, so that a node
+may see both elsewhere.
 """
 
 from __future__ import annotations
@@ -45,6 +51,7 @@ Study = Literal["measure", "curve"]
 """Stages of studies, which are not part of the loop."""
 
 LOCK_FD = "KITESTRING_LOCK_FD"
+_OUTCOME = ("cancel", "error.json", "result.json", "pid", "handle.json", "heartbeat.json")
 _TAIL = 4096
 
 
@@ -118,6 +125,8 @@ class RunDirectory:
         self.events = self.path / "events.jsonl"
         self.log = self.path / "log.txt"
         self.resources = self.path / "resources.jsonl"
+        self.handle = self.path / "handle.json"
+        self.heartbeat = self.path / "heartbeat.json"
 
     @classmethod
     def create(cls, path: Path, job: Job) -> RunDirectory:
@@ -130,13 +139,23 @@ class RunDirectory:
 
     def write_job(self, job: Job) -> None:
         data = asdict(job) | {"config": job.config.to_dict()}
+        for name, place in self._places().items():
+            data = _with_prefix(data, f"{place}/", f"{name}/")
         write_atomically(self.path / "job.json", json.dumps(data, indent=2))
 
     def job(self) -> Job:
         data = json.loads((self.path / "job.json").read_text())
+        for name, place in self._places().items():
+            data = _with_prefix(data, f"{name}/", f"{place}/")
         if data.get("stage") == "ppo":  # its name in older workspaces
             data["stage"] = "policy"
         return Job(**(data | {"config": Config.from_dict(data["config"])}))
+
+    def _places(self) -> dict[str, Path]:
+        """What job.json calls folders that a node may see elsewhere; the workspace may be in the other."""
+        own = self.path.resolve()
+        workspace = own.parents[min(1, len(own.parents) - 1)]
+        return {"$WORKSPACE": workspace, "$KITESTRING": Path(__file__).parents[2]}
 
     def is_running(self) -> bool:
         """Whether a worker holds the lock."""
@@ -167,7 +186,7 @@ class RunDirectory:
 
     def result(self) -> dict[str, Any] | None:
         """The summary of a stage that succeeded, or None."""
-        return _read_json(self.path / "result.json")
+        return read_json(self.path / "result.json")
 
     def write_result(self, summary: Mapping[str, Any]) -> None:
         """Store the summary; a successful worker does this last."""
@@ -196,13 +215,15 @@ class RunDirectory:
 
     def error(self) -> str | None:
         """The reason that the worker stored, if any."""
-        found = _read_json(self.path / "error.json")
+        found = read_json(self.path / "error.json")
         return str(found["reason"]) if found else None
 
-    def request_cancel(self, when: datetime) -> None:
-        """Record a request to stop; the first one counts."""
-        if self.cancel_requested_at() is None:
-            write_atomically(self.path / "cancel", when.isoformat())
+    def request_cancel(self, when: datetime) -> bool:
+        """Record a request to stop; False if there was one, which counts."""
+        if self.cancel_requested_at() is not None:
+            return False
+        write_atomically(self.path / "cancel", when.isoformat())
+        return True
 
     def cancel_requested_at(self) -> datetime | None:
         """When the stage was asked to stop, or None."""
@@ -212,7 +233,7 @@ class RunDirectory:
 
     def clear_outcome(self) -> None:
         """Remove the outcome of an earlier attempt."""
-        for name in ("cancel", "error.json", "result.json", "pid"):
+        for name in _OUTCOME:
             (self.path / name).unlink(missing_ok=True)
 
     def has_checkpoint(self) -> bool:
@@ -375,10 +396,28 @@ def _python_number(value: Any) -> Any:
     raise TypeError(f"{type(value).__name__} cannot be stored in an event")
 
 
-def _read_json(path: Path) -> dict[str, Any] | None:
+def _with_prefix(value: Any, old: str, new: str) -> Any:
+    """A copy in which each text that starts with `old` starts with `new` instead."""
+    if isinstance(value, dict):
+        return {key: _with_prefix(each, old, new) for key, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_with_prefix(each, old, new) for each in value]
+    if isinstance(value, str) and value.startswith(old):
+        return new + value[len(old) :]
+    return value
+
+
+def read_text(path: Path) -> str | None:
+    """What a file contains; None if there is none."""
     with suppress(FileNotFoundError):
-        return json.loads(path.read_text())
+        return path.read_text()
     return None
+
+
+def read_json(path: Path) -> dict[str, Any] | None:
+    """The object in a JSON file; None if there is none."""
+    text = read_text(path)
+    return None if text is None else json.loads(text)
 
 
 def write_atomically(path: Path, text: str) -> None:

@@ -43,7 +43,7 @@ def this_rank() -> Rank | None:
 
 
 @contextmanager
-def launch_ranks(job: Job, run: Path, *, lock: int) -> Iterator[None]:
+def launch_ranks(job: Job, run: Path, *, locks: Sequence[int]) -> Iterator[None]:
     """Start the other `worker.processes` of a PPO stage; end them on exit.
 
     Raises ValueError if there are fewer GPUs, RuntimeError if another process stops.
@@ -54,7 +54,7 @@ def launch_ranks(job: Job, run: Path, *, lock: int) -> Iterator[None]:
         return
     with TemporaryDirectory() as folder:
         rendezvous = str(Path(folder) / "meeting")
-        others = [_start(run, rank, size, rendezvous, lock) for rank in range(1, size)]
+        others = [_start(run, rank, size, rendezvous, locks) for rank in range(1, size)]
         try:
             with connected(Rank(rank=0, size=size, rendezvous=rendezvous), job):
                 yield
@@ -99,11 +99,13 @@ def connected(own: Rank, job: Job) -> Iterator[None]:
             dist.destroy_process_group()
 
 
-def _start(run: Path, rank: int, size: int, rendezvous: str, lock: int) -> subprocess.Popen[bytes]:
+def _start(
+    run: Path, rank: int, size: int, rendezvous: str, locks: Sequence[int]
+) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
         [sys.executable, "-m", "pipeline.worker", str(run)],
         stdin=subprocess.DEVNULL,
-        pass_fds=[lock],
+        pass_fds=locks,
         cwd=Path(__file__).parents[2],
         env=os.environ | {_RANK: f"{rank} {size} {rendezvous}"},
     )

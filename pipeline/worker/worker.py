@@ -1,9 +1,10 @@
-"""The worker process of one job: ``python -m pipeline.worker RUN_DIR``.
+"""The worker process of one job: ``python -m pipeline.worker RUN_DIR [ATTEMPT]``.
 
 It reads job.json and calls the module of the job's kind (`JOB_MODULES`).  Progress, metrics and notes
 go to events.jsonl (`pipeline.runs.rundir.Report`), which the web process reads
 (`pipeline/runs/jobs.py`).  It holds the run directory's lock while it lives and writes its output to
-log.txt.  It ends with result.json (it succeeded), error.json (it failed or was asked to stop) or
+log.txt.  With ATTEMPT it is the job of a cluster: it holds no lock and writes a heartbeat instead
+(`pipeline/worker/heartbeat.py`).  It ends with result.json (it succeeded), error.json (it failed or was asked to stop) or
 neither (it was killed).
 """
 
@@ -16,7 +17,7 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from importlib import import_module
 from pathlib import Path
@@ -25,10 +26,10 @@ from types import FrameType
 from typing import Any
 
 from pipeline.config.sections import WorkerConfig
-from pipeline.runs.cancellation import WAS_CANCELLED, Cancelled, request_cancel
+from pipeline.runs.cancellation import WAS_CANCELLED, WAS_TERMINATED, Cancelled, request_cancel
 from pipeline.runs.rundir import Job, Report, RunDirectory
 from pipeline.runs.tensorboard import TRACKERS, run_name
-from pipeline.worker import distributed, resources
+from pipeline.worker import distributed, heartbeat, resources
 from storage.reports import to_json
 
 JOB_MODULES = {
@@ -54,26 +55,57 @@ CANCELLED = 128 + signal.SIGTERM
 def main(arguments: Sequence[str] | None = None) -> int:
     """Do the job of a run directory; return the exit status of the process."""
     arguments = sys.argv[1:] if arguments is None else arguments
-    if len(arguments) != 1 or not (Path(arguments[0]) / "job.json").is_file():
-        sys.stderr.write("usage: python -m pipeline.worker RUN_DIR (a directory with job.json)\n")
+    if len(arguments) not in (1, 2) or not (Path(arguments[0]) / "job.json").is_file():
+        sys.stderr.write(
+            "usage: python -m pipeline.worker RUN_DIR [ATTEMPT] (a directory with job.json)\n"
+        )
         return 2
     directory = RunDirectory(Path(arguments[0]).resolve())
     rank = distributed.this_rank()
     if rank is not None:
         return _run_rank(directory, rank)
+    if len(arguments) == 2:
+        return _on_cluster(directory, int(arguments[1]))
     with directory.hold_lock() as lock:
-        signal.signal(signal.SIGTERM, _cancel)
-        _log_output(directory.log)
-        try:
-            directory.write_result(_work(directory, lock.fileno()))
-        except Cancelled:
-            return _fail(directory, WAS_CANCELLED, CANCELLED)
-        except BaseException as error:
-            return _fail(directory, reason_of(error), FAILED)
+        return _end_with_outcome(directory, lambda: _work(directory, [lock.fileno()]))
+
+
+def _on_cluster(directory: RunDirectory, attempt: int) -> int:
+    """Run as the job of a cluster, unless the studio has given up this attempt."""
+    if heartbeat.is_over(directory, attempt):
+        sys.stderr.write(f"attempt {attempt} of {directory.path} has ended already\n")
+        return FAILED
+
+    def work() -> dict[str, Any]:
+        with heartbeat.kept(directory, attempt):
+            return _work(directory, [])
+
+    return _end_with_outcome(directory, work, if_not_asked=WAS_TERMINATED)
+
+
+def _end_with_outcome(
+    directory: RunDirectory,
+    work: Callable[[], dict[str, Any]],
+    *,
+    if_not_asked: str = WAS_CANCELLED,
+) -> int:
+    """Write the result, or why there is none; return the exit status.
+
+    `if_not_asked` is the reason of a SIGTERM without a request in the run directory.
+    """
+    signal.signal(signal.SIGTERM, _cancel)
+    _log_output(directory.log)
+    try:
+        directory.write_result(work())
+    except Cancelled:
+        asked = directory.cancel_requested_at() is not None
+        return _fail(directory, WAS_CANCELLED if asked else if_not_asked, CANCELLED)
+    except BaseException as error:
+        return _fail(directory, reason_of(error), FAILED)
     return 0
 
 
-def _work(directory: RunDirectory, lock: int) -> dict[str, Any]:
+def _work(directory: RunDirectory, locks: Sequence[int]) -> dict[str, Any]:
     """Run the stage; return its summary as JSON, with its duration in seconds."""
     start = time.monotonic()
     job = directory.job()
@@ -86,7 +118,7 @@ def _work(directory: RunDirectory, lock: int) -> dict[str, Any]:
         stage = stage_module(job)
         with (
             _tracked(job, report, directory),
-            distributed.launch_ranks(job, directory.path, lock=lock),
+            distributed.launch_ranks(job, directory.path, locks=locks),
             resources.sampled(directory),
         ):
             summary = stage.run(job, report, directory)

@@ -9,6 +9,7 @@ import pytest
 from pipeline.config import paths
 from pipeline.config.sections import Config
 from pipeline.loop.loop import Loop
+from pipeline.loop.settings_view import OPERATOR_SETTINGS
 from storage.engine.database import Database
 from storage.tables import iterations
 from tests.pipeline.config.test_plugins import failed_ppo, unchanged
@@ -126,4 +127,5 @@ def test_every_setting_that_looks_for_a_file_is_asked_about():
         if any(word in s.help for word in ("irector", "older", "file", "path", "Hugging Face"))
     }
     assert looks >= {name for name, _ in paths.named(Config())}
-    assert looks - {"model.name", *(name for _, name in ASKED.values())} == set()
+    asked = {"model.name", *(name for _, name in ASKED.values())}
+    assert looks - asked - {*OPERATOR_SETTINGS} == set()

@@ -19,6 +19,7 @@ import pytest
 from pipeline.config.sections import Config
 from pipeline.runs import jobs, process
 from pipeline.runs.jobs import Jobs
+from pipeline.runs.launchers import local
 from pipeline.runs.process import Grace
 from pipeline.runs.rundir import Job, RunDirectory
 from storage.engine.database import Database
@@ -94,10 +95,10 @@ def test_a_stage_needs_the_disk_that_it_will_write(
         models={"policy": str(tmp_path / "policy")},
     )
     if not refused:
-        Jobs(db).require_space(job)
+        Jobs(db).require_machine(job)
         return
     with pytest.raises(ValueError, match=r"needs about 8\.5 GB .* 3\.5 GB are left"):
-        Jobs(db).require_space(job)
+        Jobs(db).require_machine(job)
 
 
 def test_a_model_trained_again_after_a_restore_takes_the_old_ones_place(db: Database):
@@ -145,7 +146,7 @@ def test_a_worker_that_is_done_and_does_not_end_is_not_waited_for(
         return spawned[-1]
 
     monkeypatch.setattr(process, "spawn", spawn)
-    monkeypatch.setattr(jobs, "EXIT_TIMEOUT", 0.01)
+    monkeypatch.setattr(local, "EXIT_TIMEOUT", 0.01)
     made = Jobs(db)
     run = made.start(make_job(), fill=lambda _: None)
     try:

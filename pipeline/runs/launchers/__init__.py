@@ -1,0 +1,1 @@
+"""Where workers run: on this machine, on a Ray cluster, on Slurm (`worker.launcher`)."""

@@ -1,0 +1,18 @@
+"""The launcher of a cluster, by `worker.launcher`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pipeline.config.sections import WorkerConfig
+from pipeline.runs.launchers.ray_jobs import RayCluster
+from pipeline.runs.launchers.remote import RemoteLauncher
+from pipeline.runs.launchers.slurm import SlurmCluster
+
+_CLUSTERS = {"ray": RayCluster, "slurm": SlurmCluster}
+
+
+def cluster_launcher(config: WorkerConfig, workspace: Path) -> RemoteLauncher:
+    """The launcher of workers that run on a cluster."""
+    cluster = _CLUSTERS[config.launcher](config)
+    return RemoteLauncher(cluster, config, workspace=workspace)

@@ -1,0 +1,91 @@
+"""Ray's jobs, by the REST API that `ray.job_submission` uses: this process does not need Ray.
+
+The name of a job is its submission id.  Ray refuses a second job with the same one.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from pipeline.config.sections import WorkerConfig
+from pipeline.runs.launchers.launcher import LaunchError, Unreachable
+from pipeline.runs.launchers.remote import JobState
+
+TOKEN = "RAY_AUTH_TOKEN"
+"""Environment variable with the token of a cluster that asks for one."""
+_TIMEOUT = 10.0
+_PHASES = {"PENDING": "waiting", "RUNNING": "running", "SUCCEEDED": "succeeded"}
+
+
+class RayCluster:
+    """The cluster behind a Ray dashboard."""
+
+    name = "Ray"
+
+    def __init__(self, config: WorkerConfig) -> None:
+        self._config = config
+        token = os.environ.get(TOKEN)
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        self._http = httpx.Client(
+            base_url=config.ray_address, headers=headers, timeout=_TIMEOUT, follow_redirects=True
+        )
+
+    def check(self) -> None:
+        self._ask("GET", "/api/version")
+
+    def find(self, name: str) -> str | None:
+        return name if self._ask("GET", f"/api/jobs/{name}", missing=True) is not None else None
+
+    def submit(self, name: str, command: Sequence[str], *, log: Path) -> str:  # noqa: ARG002
+        # A job that asks for nothing would run on the head node.
+        body = {
+            "submission_id": name,
+            "entrypoint": shlex.join(command),
+            "entrypoint_num_cpus": self._config.cpus,
+            "entrypoint_num_gpus": self._config.gpus,
+        }
+        self._ask("POST", "/api/jobs/", json=body)
+        return name
+
+    def look(self, id: str) -> JobState:
+        found = self._ask("GET", f"/api/jobs/{id}", missing=True)
+        if found is None:
+            return JobState("failed", "it no longer knows the job; its head node was restarted")
+        phase: Any = _PHASES.get(found["status"], "failed")
+        return JobState(phase, found["message"] or found["status"].lower())
+
+    def stop(self, id: str) -> None:
+        self._ask("POST", f"/api/jobs/{id}/stop", missing=True)
+
+    def output(self, id: str) -> str:
+        found = self._ask("GET", f"/api/jobs/{id}/logs", missing=True)
+        return found["logs"] if found else ""
+
+    def _ask(self, method: str, path: str, *, missing: bool = False, **request: Any) -> Any:
+        """The answer; if `missing` is allowed, None for a job that does not exist."""
+        try:
+            reply = self._http.request(method, path, **request)
+        except httpx.TransportError as error:
+            raise Unreachable(
+                f"Ray does not answer at {self._config.ray_address} ({error}). Start it with `ray "
+                "start --head`, or set worker.launcher to local."
+            ) from None
+        if missing and reply.status_code == httpx.codes.NOT_FOUND:
+            return None
+        if reply.status_code in (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN):
+            raise LaunchError(
+                f"Ray at {self._config.ray_address} refuses the token. Start the studio with the "
+                f"cluster's token in the environment variable {TOKEN}."
+            )
+        if reply.is_error:
+            lines = reply.text.strip(" .\n").splitlines()
+            raise LaunchError(
+                f"Ray refuses the request: {lines[-1] if lines else reply.status_code}"
+            )
+        return reply.json()
