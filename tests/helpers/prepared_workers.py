@@ -65,15 +65,22 @@ class Forked:
 
 
 def start(
-    directory: RunDirectory, lock: int | None = None, *, outlives: bool = True
+    directory: RunDirectory,
+    lock: int | None = None,
+    *,
+    outlives: bool = True,
+    attempt: str | None = None,
 ) -> subprocess.Popen[bytes]:
-    """As `pipeline.runs.process.start`; without a lock the worker takes it itself."""
+    """As `pipeline.runs.process.start`; without a lock the worker takes it itself.
+
+    With an attempt, it is the job of a cluster.
+    """
     inherited = None if lock is None else DupFd(lock)
     is_ready, ready = _CONTEXT.Pipe(duplex=False)
     worker = _CONTEXT.Process(
         target=_work,
         args=(directory.path, inherited, dict(os.environ), ready),
-        kwargs={"outlives": outlives},
+        kwargs={"outlives": outlives, "attempt": attempt},
         daemon=True,  # a test run does not wait for a worker that a test left behind
     )
     worker.start()
@@ -84,7 +91,13 @@ def start(
 
 
 def _work(
-    path: Path, lock: Any, environment: dict[str, str], ready: Connection, *, outlives: bool
+    path: Path,
+    lock: Any,
+    environment: dict[str, str],
+    ready: Connection,
+    *,
+    outlives: bool,
+    attempt: str | None,
 ) -> None:
     if outlives:
         os.setsid()
@@ -103,4 +116,4 @@ def _work(
     ready.close()
     from pipeline.worker.worker import main  # noqa: PLC0415
 
-    sys.exit(main([str(path)]))
+    sys.exit(main([str(path), *([attempt] if attempt else [])]))

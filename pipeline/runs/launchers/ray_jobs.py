@@ -58,7 +58,10 @@ class RayCluster:
         if found is None:
             return JobState("failed", "it no longer knows the job; its head node was restarted")
         phase: Any = _PHASES.get(found["status"], "failed")
-        return JobState(phase, found["message"] or found["status"].lower())
+        if found["error_type"] == "JOB_SUPERVISOR_ACTOR_DIED":
+            return JobState("failed", "the job's node was lost; resume continues on another one")
+        # Further lines are those of the job's log.
+        return JobState(phase, (found["message"] or found["status"]).partition("\n")[0])
 
     def stop(self, id: str) -> None:
         self._ask("POST", f"/api/jobs/{id}/stop", missing=True)

@@ -1,0 +1,142 @@
+"""Clusters for tests: processes of this machine, and a Ray cluster in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from pipeline.runs.launchers.launcher import LaunchError, Unreachable
+from pipeline.runs.launchers.remote import JobState
+from pipeline.runs.rundir import RunDirectory
+from tests.helpers import prepared_workers
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+class ProcessCluster:
+    """A cluster whose jobs are processes: its workers are real, and it can fall silent."""
+
+    name = "the cluster"
+
+    def __init__(self) -> None:
+        self.jobs: dict[str, Any] = {}
+        self.held: set[str] = set()
+        """Names of jobs that wait for their turn."""
+        self.stopped: list[str] = []
+        self.silent = False
+        self.refuses = ""
+
+    def check(self) -> None:
+        self._answer()
+
+    def find(self, name: str) -> str | None:
+        self._answer()
+        return name if name in self.jobs else None
+
+    def submit(self, name: str, command: Sequence[str], *, log: Path) -> str:
+        self._answer()
+        if self.refuses:
+            raise LaunchError(self.refuses)
+        assert name not in self.jobs, "a cluster does not start a job twice"
+        *_, path, attempt = command
+        assert log == Path(path) / "log.txt"
+        held = name in self.held
+        start = prepared_workers.start
+        self.jobs[name] = None if held else start(RunDirectory(Path(path)), attempt=attempt)
+        return name
+
+    def look(self, id: str) -> JobState:
+        self._answer()
+        worker = self.jobs[id]
+        if id in self.stopped:
+            return JobState("failed", "the job was stopped")
+        if worker is None:
+            return JobState("waiting", "no node is free")
+        status = worker.poll()
+        if status is None:
+            return JobState("running")
+        return JobState("failed", f"exit status {status}") if status else JobState("succeeded")
+
+    def stop(self, id: str) -> None:
+        self._answer()
+        self.stopped.append(id)
+        self.kill(id)
+
+    def output(self, id: str) -> str:
+        return f"what {id} printed"
+
+    def kill(self, id: str) -> None:
+        """Lose the node of a job."""
+        if self.jobs[id] is not None:
+            with suppress(ProcessLookupError):
+                os.killpg(self.jobs[id].pid, signal.SIGKILL)
+
+    def _answer(self) -> None:
+        if self.silent:
+            raise Unreachable("the cluster does not answer")
+
+
+RAY = """
+import json, sys
+from ray.cluster_utils import Cluster
+memory = 80 * 2**20
+cluster = Cluster(
+    initialize_head=True,
+    head_node_args={
+        "num_cpus": 0, "include_dashboard": True, "dashboard_host": "127.0.0.1",
+        "dashboard_port": int(sys.argv[1]), "object_store_memory": memory,
+    },
+)
+nodes = {}
+for _ in range(2):
+    node = cluster.add_node(num_cpus=1, object_store_memory=memory)
+    nodes[node.node_id] = node
+print(json.dumps({"address": cluster.webui_url, "nodes": [*nodes]}), flush=True)
+for line in sys.stdin:
+    cluster.remove_node(nodes[line.strip()], allow_graceful=False)
+    print(json.dumps({}), flush=True)
+cluster.shutdown()
+"""
+
+
+class RayNodes:
+    """A Ray cluster with a head node, which runs no jobs, and two nodes with one CPU each."""
+
+    def __init__(self, port: int) -> None:
+        environment = os.environ | {
+            "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "RAY_USAGE_STATS_ENABLED": "0",
+        }  # fmt: skip
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", RAY, str(port)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=environment,
+        )
+        told = self._read()
+        self.address: str = f"http://{told['address']}"
+        self.nodes: list[str] = told["nodes"]
+
+    def kill(self, node: str) -> None:
+        """End a node's processes, as a power cut would."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(node + "\n")
+        self._process.stdin.flush()
+        self._read()
+
+    def close(self) -> None:
+        self._process.communicate(timeout=60)
+
+    def _read(self) -> dict[str, Any]:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            if line.startswith("{"):
+                return json.loads(line)
+        raise AssertionError("the Ray cluster ended")
