@@ -85,6 +85,7 @@ class ProcessCluster:
 
 RAY = """
 import json, sys
+import psutil
 from ray.cluster_utils import Cluster
 memory = 80 * 2**20
 cluster = Cluster(
@@ -100,7 +101,11 @@ for _ in range(2):
     nodes[node.node_id] = node
 print(json.dumps({"address": cluster.webui_url, "nodes": [*nodes]}), flush=True)
 for line in sys.stdin:
-    cluster.remove_node(nodes[line.strip()], allow_graceful=False)
+    node = nodes[line.strip()]
+    processes = [psutil.Process(each.process.pid) for all in node.all_processes.values() for each in all]
+    for process in [child for each in processes for child in each.children(recursive=True)]:
+        process.kill()
+    cluster.remove_node(node, allow_graceful=False)
     print(json.dumps({}), flush=True)
 cluster.shutdown()
 """

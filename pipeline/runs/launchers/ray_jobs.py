@@ -31,10 +31,7 @@ class RayCluster:
     def __init__(self, config: WorkerConfig) -> None:
         self._config = config
         token = os.environ.get(TOKEN)
-        headers = {"Authorization": f"Bearer {token}"} if token else {}
-        self._http = httpx.Client(
-            base_url=config.ray_address, headers=headers, timeout=_TIMEOUT, follow_redirects=True
-        )
+        self._headers = {"Authorization": f"Bearer {token}"} if token else {}
 
     def check(self) -> None:
         self._ask("GET", "/api/version")
@@ -73,7 +70,13 @@ class RayCluster:
     def _ask(self, method: str, path: str, *, missing: bool = False, **request: Any) -> Any:
         """The answer; if `missing` is allowed, None for a job that does not exist."""
         try:
-            reply = self._http.request(method, path, **request)
+            reply = httpx.request(
+                method,
+                self._config.ray_address.rstrip("/") + path,
+                headers=self._headers,
+                timeout=_TIMEOUT,
+                **request,
+            )
         except httpx.TransportError as error:
             raise Unreachable(
                 f"Ray does not answer at {self._config.ray_address} ({error}). Start it with `ray "

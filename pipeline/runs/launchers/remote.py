@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -88,20 +89,13 @@ class RemoteLauncher:
         self._cluster.check()
 
     def submit(self, directory: RunDirectory, attempt: int) -> None:
-        name = job_name(directory, attempt)
         self._asked.pop(directory.path, None)
         self._beats.pop(directory.path, None)
-        id = self._cluster.find(name)
-        if id is None:
-            there = self._there(directory.path)
-            command = [
-                self._config.python or sys.executable,
-                "-m",
-                "pipeline.worker",
-                str(there),
-                str(attempt),
-            ]
-            id = self._cluster.submit(name, command, log=there / directory.log.name)
+        there = self._there(directory.path)
+        python = self._config.python or sys.executable
+        command = [python, "-m", "pipeline.worker", str(there), str(attempt)]
+        name = job_name(directory, attempt)
+        id = self._cluster.submit(name, command, log=there / directory.log.name)
         self._store_handle(directory, id)
 
     def state(self, directory: RunDirectory) -> State:
@@ -183,7 +177,8 @@ class RemoteLauncher:
 
 def job_name(directory: RunDirectory, attempt: int) -> str:
     """The name of the job of an attempt; a second job of that name is never started."""
-    return f"{directory.path.name}-attempt-{attempt}"
+    path = str(directory.path.resolve())  # a copy of the workspace has runs of the same ids
+    return f"{directory.path.name}-attempt-{attempt}-{sha256(path.encode()).hexdigest()[:8]}"
 
 
 def _ended(directory: RunDirectory, reason: str) -> State:
