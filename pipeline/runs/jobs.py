@@ -66,7 +66,7 @@ class Jobs:
             try:
                 self.require_machine(job)
                 fill(directory.inputs)
-            except (ValueError, OSError, LaunchError) as error:
+            except (ValueError, OSError) as error:
                 directory.write_error(str(error))
                 return self._finish(run, "failed", str(error))
             # Stored before the worker starts: a crash in between leaves a failed run, which can be

@@ -18,7 +18,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from pipeline.config.policy import ENGINE_METHODS
-from pipeline.runs.rundir import LOCK_FD, RunDirectory
+from pipeline.runs.rundir import LOCK_FD, RunDirectory, read_json
 
 CANCEL_GRACE = 60.0
 """Minimum seconds without progress before a worker that was asked to stop is killed."""
@@ -112,6 +112,8 @@ def grace(directory: RunDirectory) -> Grace | None:
     if asked is None:
         return None
     begun = _written_at(directory.path / "job.json")
+    if beat := read_json(directory.heartbeat):  # a cluster may have started it hours later
+        begun = max(begun, datetime.fromtimestamp(beat["started"], UTC))
     events = directory.progress_events(directory.job().attempt)
     times = [datetime.fromtimestamp(event["time"], UTC) for event in events]
     before, after = [t for t in times if t <= asked], [t for t in times if t > asked]

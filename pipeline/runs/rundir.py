@@ -218,6 +218,10 @@ class RunDirectory:
         found = read_json(self.path / "error.json")
         return str(found["reason"]) if found else None
 
+    def has_outcome(self) -> bool:
+        """Whether the newest attempt has succeeded, or its error is stored."""
+        return self.result() is not None or self.error() is not None
+
     def request_cancel(self, when: datetime) -> bool:
         """Record a request to stop; False if there was one, which counts."""
         if self.cancel_requested_at() is not None:

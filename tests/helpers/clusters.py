@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from pipeline.runs.launchers.launcher import LaunchError, Unreachable
+from pipeline.runs.launchers.launcher import LaunchError
 from pipeline.runs.launchers.remote import JobState
 from pipeline.runs.rundir import RunDirectory
 from tests.helpers import prepared_workers
@@ -80,7 +80,7 @@ class ProcessCluster:
 
     def _answer(self) -> None:
         if self.silent:
-            raise Unreachable("the cluster does not answer")
+            raise LaunchError("the cluster does not answer")
 
 
 RAY = """

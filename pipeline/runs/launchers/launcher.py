@@ -8,17 +8,13 @@ from typing import Literal, Protocol
 from pipeline.runs.rundir import RunDirectory
 
 
-class LaunchError(RuntimeError):
+class LaunchError(ValueError):
     """A worker cannot be started; the message says why and what to do."""
-
-
-class Unreachable(LaunchError):
-    """The cluster does not answer, so nothing is known about its jobs."""
 
 
 @dataclass(frozen=True)
 class State:
-    """`message` says what a worker waits for, or why it ended, if the launcher knows."""
+    """`message` says what a worker waits for, or why it ended, if the launcher has to say anything."""
 
     phase: Literal["waiting", "running", "ended"]
     message: str | None = None

@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 
 from pipeline.config.sections import WorkerConfig
-from pipeline.runs.launchers.launcher import LaunchError, Unreachable
+from pipeline.runs.launchers.launcher import LaunchError
 from pipeline.runs.launchers.remote import JobState
 
 TOKEN = "RAY_AUTH_TOKEN"
@@ -78,7 +78,7 @@ class RayCluster:
                 **request,
             )
         except httpx.TransportError as error:
-            raise Unreachable(
+            raise LaunchError(
                 f"Ray does not answer at {self._config.ray_address} ({error}). Start it with `ray "
                 "start --head`, or set worker.launcher to local."
             ) from None

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from pipeline.config.sections import WorkerConfig
-from pipeline.runs.launchers.launcher import LaunchError, State, Unreachable
+from pipeline.runs.launchers.launcher import LaunchError, State
 from pipeline.runs.rundir import RunDirectory, read_json, read_text, write_atomically
 
 ASK_EVERY = 5.0
@@ -42,20 +42,18 @@ _NEVER = object()
 
 
 class Cluster(Protocol):
-    """Runs commands as named jobs.  Every method raises `Unreachable` if the cluster is silent."""
+    """Runs commands as named jobs.  Every method raises LaunchError if the cluster does not answer."""
 
     name: str
 
-    def check(self) -> None:
-        """Unreachable, or LaunchError if it cannot take jobs."""
-        ...
+    def check(self) -> None: ...
 
     def find(self, name: str) -> str | None:
         """The id of the job of this name, or None."""
         ...
 
     def submit(self, name: str, command: Sequence[str], *, log: Path) -> str:
-        """Start a job and return its id; LaunchError if it is refused."""
+        """Start a job and return its id."""
         ...
 
     def look(self, id: str) -> JobState: ...
@@ -99,7 +97,7 @@ class RemoteLauncher:
         self._store_handle(directory, id)
 
     def state(self, directory: RunDirectory) -> State:
-        if not directory.path.exists() or directory.result() or directory.error():
+        if not directory.path.exists() or directory.has_outcome():
             return State("ended")
         job = self._job(directory)
         if job.phase == "failed":
@@ -110,7 +108,8 @@ class RemoteLauncher:
             return _ended(directory, _silence(directory, job, silent))
         if job.phase == "waiting":
             return State("waiting", f"waits for {self._cluster.name}: {job.detail}")
-        return State("running")
+        # A cluster that does not answer is no reason to give up a worker that does.
+        return State("running", job.detail if job.phase == "silent" else None)
 
     def ask_to_stop(self, directory: RunDirectory) -> None:
         """Nothing: the worker looks for the file `cancel`."""
@@ -130,7 +129,7 @@ class RemoteLauncher:
     def _handle(self, directory: RunDirectory) -> str | None:
         """The id of the job; after a restart in the middle of `submit`, it is found by its name.
 
-        None if there is no such job; `Unreachable` if only the cluster could say.
+        None if there is no such job.
         """
         if stored := read_json(directory.handle):
             return stored["id"]
@@ -150,7 +149,7 @@ class RemoteLauncher:
         try:
             id = self._handle(directory)
             job = self._cluster.look(id) if id is not None else _NOT_SUBMITTED
-        except Unreachable as error:
+        except LaunchError as error:
             job = JobState("silent", str(error))
         self._asked[directory.path] = (self._clock(), job)
         return job
@@ -182,11 +181,17 @@ def job_name(directory: RunDirectory, attempt: int) -> str:
 
 
 def _ended(directory: RunDirectory, reason: str) -> State:
-    directory.write_error(reason)
+    if directory.cancel_requested_at() is None:  # else `cancel` stops a worker that comes back
+        directory.write_error(reason)
     return State("ended", reason)
 
 
 def _silence(directory: RunDirectory, job: JobState, silent: float) -> str:
+    if job.phase == "succeeded":
+        return (
+            "the job ended without an outcome in the run directory; worker.root must be the "
+            "workspace as the cluster's nodes see it"
+        )
     beat = read_json(directory.heartbeat)
     who = f"the worker on {beat['node']}" if beat else "the worker"
     cluster = f" ({job.detail})" if job.phase == "silent" else ""

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pipeline.config.sections import WorkerConfig
-from pipeline.runs.launchers.launcher import LaunchError, Unreachable
+from pipeline.runs.launchers.launcher import LaunchError
 from pipeline.runs.launchers.remote import JobState
 
 _TIMEOUT = 30.0
@@ -102,14 +102,13 @@ class SlurmCluster:
                 "node, or set worker.launcher to local."
             ) from None
         except subprocess.TimeoutExpired:
-            raise Unreachable(
+            raise LaunchError(
                 f"Slurm does not answer: {command[0]} took {_TIMEOUT:.0f} s"
             ) from None
         if done.returncode == 0:
             return done.stdout
         lines = done.stderr.strip().splitlines() or [f"exit status {done.returncode}"]
-        kind = Unreachable if "contact" in done.stderr or "connect" in done.stderr else LaunchError
-        raise kind(f"Slurm refuses {command[0]}: {lines[-1]}")
+        raise LaunchError(f"Slurm's {command[0]} failed: {lines[-1]}")
 
 
 def _hint(state: str) -> str:
