@@ -22,6 +22,7 @@ from labeler.security.oidc_settings import OidcSettings
 from labeler.webhooks import mail_settings
 from pipeline.loop.settings_store import Layers
 from pipeline.loop.workspace_config import prepare
+from pipeline.runs.launchers.choose import require_answer
 from storage.engine.database import Database
 from storage.engine.watch import Watch
 from storage.engine.workspace import SERVER, SETTINGS, publish_server
@@ -117,6 +118,7 @@ def serve(
         if workspace.is_dir():
             mail_settings.read(workspace)  # wrong settings stop the start
         settings = prepare(workspace, model, config, sets)
+        require_answer(settings.worker, workspace)
         Database.open(workspace).close()  # creates it; raises if another process has it open
         layers = Layers(files=config, sets=sets)
         studio = Studio(workspace, settings, layers, allow_private_webhooks=allow_private_webhooks)

@@ -45,6 +45,7 @@ from storage.tables import (
     iterations,
     models,
     run_labels,
+    run_machines,
     run_resources,
     run_settings,
     runs,
@@ -218,10 +219,12 @@ class Commands:
         earlier = run_settings.run_before(listed, run)
         label = run_labels.of(self._db, run.id)
         resources = run_resources.used(self._db, run)
+        machine = run_machines.of(self._db, run)
         return _run_line(self._db, run) | {
             "name": label.name,
             "note": label.note,
             "resources": None if resources is None else to_json(resources),
+            "machine": None if machine is None else to_json(machine),
             "directory": run.directory,
             "reason": run.reason,
             "flags": [f"{n.name}: {n.message}" for n in notes if n.kind == "flag"],

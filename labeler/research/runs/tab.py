@@ -27,6 +27,7 @@ from storage.tables import (
     iterations,
     prompts,
     run_labels,
+    run_machines,
     run_resources,
     run_settings,
     runs,
@@ -157,6 +158,7 @@ class RunsTab(Tab):
                     changed=changed,
                     label=label,
                     resources=run_resources.used(self._db, run),
+                    machine=run_machines.of(self._db, run),
                     earlier=runs.attempts(listed, run)[:-1],
                     stages=runs.by_stage(listed, run.iteration),
                 )

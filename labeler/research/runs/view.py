@@ -20,6 +20,7 @@ from labeler.research.runs.limits import limits
 from storage.records import Prompt, Run, RunLabel, RunNote
 from storage.reports import Evaluation
 from storage.tables import runs
+from storage.tables.run_machines import Machine
 from storage.tables.run_resources import ResourceUse
 from storage.tables.run_settings import Changed, settings_of
 
@@ -249,11 +250,13 @@ def card(
     stages: Sequence[Run] = (),
     label: RunLabel | None = None,
     resources: ResourceUse | None = None,
+    machine: Machine | None = None,
 ) -> Markup:
     """A run, its progress, the first settings that changed, and why it failed or was cancelled.
 
     `earlier` are the attempts that the run retries, oldest first; `stages` are the runs of the same
-    iteration; `label` has its name and note, `resources` what its worker uses or used.
+    iteration; `label` has its name and note, `resources` what its worker uses or used, `machine` the cluster
+    that runs it.
     """
     status, status_tone = run.status, STATUS_TONES[run.status]
     if cancelling:
@@ -290,6 +293,7 @@ def card(
         components.detail(_where(run, seconds_left, cancelling)),
         _changed_line(changed),
         _attempts_line(earlier),
+        _machine_line(machine),
         _resources_line(resources),
         why,
         css="ks-run-card",
@@ -333,6 +337,15 @@ def _attempts_line(earlier: Sequence[Run]) -> Markup:
     ]
     return Markup('<div><span class="ks-detail">Earlier attempts: {}</span></div>').format(
         Markup(" · ").join(links)
+    )
+
+
+def _machine_line(found: Machine | None) -> Markup:
+    if found is None:
+        return Markup("")
+    node = f", node {found.node}" if found.node else ""
+    return Markup("<div>{}</div>").format(
+        components.detail(f"{found.launcher}: job {found.job}{node}")
     )
 
 

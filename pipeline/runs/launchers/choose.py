@@ -12,6 +12,12 @@ from pipeline.runs.launchers.slurm import SlurmCluster
 _CLUSTERS = {"ray": RayCluster, "slurm": SlurmCluster}
 
 
+def require_answer(config: WorkerConfig, workspace: Path) -> None:
+    """LaunchError, a ValueError, if stages are to run on a cluster that does not answer."""
+    if config.launcher != "local":
+        cluster_launcher(config, workspace).check()
+
+
 def cluster_launcher(config: WorkerConfig, workspace: Path) -> RemoteLauncher:
     """The launcher of workers that run on a cluster."""
     cluster = _CLUSTERS[config.launcher](config)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -13,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from labeler.research.runs.view import card
 from pipeline.config.sections import Config, WorkerConfig
 from pipeline.runs import jobs as jobs_module
 from pipeline.runs.jobs import Jobs
@@ -21,10 +24,11 @@ from pipeline.runs.launchers.launcher import Launcher, LaunchError
 from pipeline.runs.launchers.remote import ASK_EVERY, RemoteLauncher, job_name
 from pipeline.runs.rundir import Job, RunDirectory
 from pipeline.worker import heartbeat, worker
+from storage.commands import Commands
 from storage.engine.database import Database
 from storage.records import Run
-from storage.tables import runs
-from tests.helpers.clusters import ProcessCluster
+from storage.tables import run_machines, runs
+from tests.helpers.clusters import ROOT, ProcessCluster
 from tests.helpers.stage_inputs import give, make_job, make_prompts, tiny_models_and_reward
 
 SLOW = {"tests.pipeline.runs.launchers.test_launchers:slow": 1.0}
@@ -374,3 +378,22 @@ def test_a_heartbeat_passes_a_request_to_stop_on_as_a_signal(
     finally:
         signal.signal(signal.SIGTERM, before)
     assert told == [signal.SIGTERM]  # once
+
+
+def test_a_run_says_where_it_runs(db: Database, updating: tuple[Jobs, Run, RunDirectory]) -> None:
+    _, run, directory = updating
+    node = os.uname().nodename
+    found = Commands(db).call("runs.get", {"id": run.id})["machine"]
+    assert found == {"launcher": "the cluster", "job": job_name(directory, 1), "node": node}
+    page = card(run, now=run.created_at, seconds_left=None, machine=run_machines.of(db, run))
+    assert f"the cluster: job {job_name(directory, 1)}, node {node}" in page
+
+
+def test_serve_does_not_start_if_the_cluster_does_not_answer(tmp_path: Path) -> None:
+    command = [
+        sys.executable, "launch.py", "serve", "--workspace", str(tmp_path / "workspace"), "--port", "0",
+        "--set", "worker.launcher=ray", "--set", "worker.ray_address=http://127.0.0.1:9",
+    ]  # fmt: skip
+    ended = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=120)
+    assert ended.returncode == 1
+    assert ended.stderr.strip().startswith("kitestring: Ray does not answer at http://127.0.0.1:9")
