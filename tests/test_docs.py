@@ -36,7 +36,11 @@ PACKAGES = (
     "tests",
 )
 PRODUCT = ("commands", "kitestring", "labeler", "pipeline", "storage")
-ELSEWHERE = {"limit_conn": "a directive of nginx", "member_1": "f'member_{number}'"}
+ELSEWHERE = {
+    "limit_conn": "a directive of nginx",
+    "member_1": "f'member_{number}'",
+    "RAY_JOB_START_TIMEOUT_SECONDS": "an environment variable of Ray",
+}
 """Identifiers on the pages that the source does not hold, and what they are."""
 PAGES = sorted([*ROOT.glob("*.md"), *DOCS.glob("*.md")])
 ALGORITHM, REWARD = (
