@@ -174,7 +174,7 @@ class Jobs:
         if directory.request_cancel(now()):
             directory.append_log("asked to stop")
             launcher.ask_to_stop(directory)
-        self._wait_for_end(run, directory, launcher.state(directory))
+        self._wait_for_end(run, directory, State("running"))
 
     def _wait_for_end(self, run: Run, directory: RunDirectory, state: State) -> None:
         """Report what a run waits for; end it if it was asked to stop and takes too long."""
