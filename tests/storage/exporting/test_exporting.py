@@ -545,5 +545,5 @@ def test_a_private_push_does_not_go_to_a_public_dataset(db: Database, hub: Hub) 
 
 def test_a_hub_out_of_reach_is_a_sentence(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", "http://127.0.0.1:9")
-    with pytest.raises(ValueError, match="me/votes did not reach the hub: .*check the network"):
+    with pytest.raises(ValueError, match=r"me/votes did not reach the hub: .*check the network"):
         export(db, format="trl", out="hf://me/votes")
