@@ -13,9 +13,14 @@ from typing import Any
 import huggingface_hub.constants
 import pytest
 
+from storage.exporting.model_push import Verdicts
+from storage.gate_report import GateReport
+from storage.reports import RewardReport
 from tests.helpers.local_hub import Answer, LocalHub, serving
 
 TOKEN = "hf_secretsecretsecret"
+NO_VERDICTS = Verdicts(GateReport, lambda _: RewardReport(models=()))
+"""Of a pipeline that has judged nothing."""
 
 
 class ModelHub(LocalHub):

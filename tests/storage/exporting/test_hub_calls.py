@@ -22,7 +22,7 @@ from storage.exporting.model_push import TOKEN as FILE
 from storage.exporting.model_push import hub_token, push_model
 from storage.records import ModelVersion
 from tests.helpers.local_hub import Answer
-from tests.helpers.model_hub import TOKEN, ModelHub, model_hub
+from tests.helpers.model_hub import NO_VERDICTS, TOKEN, ModelHub, model_hub
 
 
 class BrokenHub(ModelHub):
@@ -69,7 +69,7 @@ def refusals(db: Database, export: Path) -> list[str]:
     """What a person reads when a model and an export are pushed."""
     found: list[str] = []
     with pytest.raises(ValueError) as of_model:  # the caller compares the text
-        push_model(db, "policy-1", "me/policy")
+        push_model(db, NO_VERDICTS, "policy-1", "me/policy")
     with pytest.raises(ValueError) as of_export:
         push(export, "me/prefs", private=True)
     for refused in (of_model, of_export):
@@ -188,7 +188,7 @@ def test_a_token_of_several_lines_in_the_environment_is_not_shown(
 ) -> None:
     monkeypatch.setenv("HF_TOKEN", "hf_first\nhf_second")
     with pytest.raises(ValueError, match="HF_TOKEN does not hold a token") as refused:
-        push_model(db, "policy-1", "me/policy")
+        push_model(db, NO_VERDICTS, "policy-1", "me/policy")
     assert "hf_first" not in str(refused.value)
     monkeypatch.setenv("HF_TOKEN", "hf_€")
     with pytest.raises(ValueError, match="HF_TOKEN does not hold a token"):

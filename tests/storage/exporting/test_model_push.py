@@ -22,16 +22,12 @@ from storage.engine.database import Database
 from storage.errors import NotFound
 from storage.exporting.model_card import CardFacts, card
 from storage.exporting.model_push import TOKEN as FILE
-from storage.exporting.model_push import Verdicts, hub_token, plan, push_model, pushable
-from storage.gate_report import GateReport
+from storage.exporting.model_push import hub_token, plan, push_model, pushable
 from storage.records import ModelVersion, Snapshot, now
-from storage.reports import RewardReport
-from tests.helpers.model_hub import TOKEN, ModelHub, model_hub
+from tests.helpers.model_hub import NO_VERDICTS, TOKEN, ModelHub, model_hub
 from tests.helpers.stage_inputs import tiny_models, tiny_models_and_reward
 
 WEIGHTS = b"w" * 5_000
-NONE = Verdicts(GateReport, lambda _: RewardReport(models=()))
-"""Of a pipeline that has judged nothing."""
 
 
 @pytest.fixture
@@ -67,7 +63,7 @@ def fill(db: Database) -> None:
 
 
 def test_the_plan_has_the_files_of_the_model_and_a_card(db: Database) -> None:
-    found = plan(db, NONE, "policy-1")
+    found = plan(db, NO_VERDICTS, "policy-1")
     assert [each.name for each in found.files] == [
         "config.json",
         "sub/model.safetensors",
@@ -80,7 +76,7 @@ def test_the_plan_has_the_files_of_the_model_and_a_card(db: Database) -> None:
     assert "held-out preferences: 71.2%.\n" in found.card
     assert "rewarded by reward-1" in found.card
     assert 'pipeline("text-generation", model="OWNER/NAME")' in found.card
-    assert 'model="me/policy")' in plan(db, NONE, "policy-1", repository="me/policy").card
+    assert 'model="me/policy")' in plan(db, NO_VERDICTS, "policy-1", repository="me/policy").card
     assert [each.id for each in pushable(db)] == ["policy-1"]
 
 
@@ -107,10 +103,10 @@ def test_a_model_is_named_or_the_nearest_is_suggested(
     db.write(lambda tx: tx.store(
         ModelVersion(id="policy-1", role="policy", name="kite", path="models/policy-1", iteration=1)
     ))  # fmt: skip
-    assert plan(db, NONE, "kite").model == "policy-1"
-    assert push_model(db, NONE, "kite", "me/policy").model == "policy-1"
+    assert plan(db, NO_VERDICTS, "kite").model == "policy-1"
+    assert push_model(db, NO_VERDICTS, "kite", "me/policy").model == "policy-1"
     with pytest.raises(NotFound, match=r"no model 'policy-9'; did you mean policy-2"):
-        plan(db, NONE, "policy-9")
+        plan(db, NO_VERDICTS, "policy-9")
 
 
 def test_a_model_without_files_here_is_refused(db: Database) -> None:
@@ -118,19 +114,19 @@ def test_a_model_without_files_here_is_refused(db: Database) -> None:
     (db.workspace.parent / "elsewhere" / "x").write_text("x")
     for model in ("sft-1", "policy-2", "reward-1"):
         with pytest.raises(ValueError, match="has no files in this workspace"):
-            plan(db, NONE, model)
+            plan(db, NO_VERDICTS, model)
     with pytest.raises(NotFound):
-        plan(db, NONE, "policy-9")
+        plan(db, NO_VERDICTS, "policy-9")
 
 
 def test_a_push_is_private_and_one_commit_has_all_files(db: Database, hub: ModelHub) -> None:
     control = Control()
-    done = push_model(db, NONE, "policy-1", "me/policy", control=control)
+    done = push_model(db, NO_VERDICTS, "policy-1", "me/policy", control=control)
     assert done.url == f"{hub.url}/me/policy"
     assert hub.created[0]["visibility"] == "private"
     assert hub.files == {
         "config.json": b"{}", "sub/model.safetensors": WEIGHTS,
-        "README.md": plan(db, NONE, "policy-1", repository="me/policy").card.encode(),
+        "README.md": plan(db, NO_VERDICTS, "policy-1", repository="me/policy").card.encode(),
     }  # fmt: skip
     assert (control.sent, control.of_bytes) == (done.bytes, done.bytes)
     assert f"Bearer {TOKEN}" in hub.tokens
@@ -139,9 +135,9 @@ def test_a_push_is_private_and_one_commit_has_all_files(db: Database, hub: Model
 def test_a_private_push_does_not_go_to_a_public_repository(db: Database, hub: ModelHub) -> None:
     hub.make_public("me/policy")
     with pytest.raises(ValueError, match="already a public repository"):
-        push_model(db, NONE, "policy-1", "me/policy")
+        push_model(db, NO_VERDICTS, "policy-1", "me/policy")
     assert hub.files == {}
-    push_model(db, NONE, "policy-1", "me/policy", private=False)
+    push_model(db, NO_VERDICTS, "policy-1", "me/policy", private=False)
     assert "config.json" in hub.files
 
 
@@ -149,7 +145,7 @@ def test_a_cancelled_push_makes_no_commit(db: Database, hub: ModelHub) -> None:
     control = Control()
     control.cancel()
     with pytest.raises(ImportCancelled):
-        push_model(db, NONE, "policy-1", "me/policy", control=control)
+        push_model(db, NO_VERDICTS, "policy-1", "me/policy", control=control)
     assert hub.files == {}
 
 
@@ -158,7 +154,7 @@ def test_a_refusal_of_the_hub_does_not_tell_the_token(
 ) -> None:
     hub.refuses = True
     with pytest.raises(ValueError, match="the hub refused me/policy") as refused:
-        push_model(db, NONE, "policy-1", "me/policy")
+        push_model(db, NO_VERDICTS, "policy-1", "me/policy")
     assert TOKEN not in str(refused.value)
     assert refused.value.__cause__ is None
 
@@ -167,7 +163,7 @@ def test_a_refusal_of_the_hub_does_not_tell_the_token(
 
     monkeypatch.setattr(HfApi, "create_repo", fail)
     with pytest.raises(ValueError, match="the header Bearer … is wrong"):
-        push_model(db, NONE, "policy-1", "me/policy")
+        push_model(db, NO_VERDICTS, "policy-1", "me/policy")
 
 
 @pytest.mark.parametrize("name", ["policy", "a/b/c", "../x", "me/", "me/a b", "https://x/y"])
@@ -175,7 +171,7 @@ def test_what_is_no_repository_is_refused_before_anything_is_sent(
     db: Database, hub: ModelHub, name: str
 ) -> None:
     with pytest.raises(ValueError, match="is not a repository"):
-        push_model(db, NONE, "policy-1", name)
+        push_model(db, NO_VERDICTS, "policy-1", name)
     assert not hub.created
 
 
@@ -224,7 +220,7 @@ def test_a_pushed_policy_loads_from_the_hub_with_transformers(
     config = GPT2Config(vocab_size=7, n_positions=4, n_embd=4, n_layer=1, n_head=1)
     made = GPT2LMHeadModel(config)
     made.save_pretrained(folder)
-    push_model(db, NONE, "policy-1", "me/policy", private=False)
+    push_model(db, NO_VERDICTS, "policy-1", "me/policy", private=False)
     template = f"{hub.url}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
     monkeypatch.setattr(huggingface_hub.constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
     loaded = GPT2LMHeadModel.from_pretrained("me/policy", cache_dir=tmp_path / "cache")
@@ -286,6 +282,6 @@ def test_a_card_names_the_networks_that_the_reward_model_has(db: Database) -> No
     db.write(lambda tx: tx.store(
         ModelVersion(id="reward-1", role="reward", name="reward-1", path="models/reward-1", iteration=1)
     ))  # fmt: skip
-    assert "the mean of 4 networks" in plan(db, NONE, "reward-1").card
+    assert "the mean of 4 networks" in plan(db, NO_VERDICTS, "reward-1").card
     (folder / "config.json").write_text("{}")
-    assert "networks" not in plan(db, NONE, "reward-1").card
+    assert "networks" not in plan(db, NO_VERDICTS, "reward-1").card
