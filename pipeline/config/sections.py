@@ -340,7 +340,7 @@ class EvaluateConfig(Section):
 
 
 CLUSTER_SETTINGS = (
-    "launcher", "cpus", "gpus", "root", "python", "lost_after", "ray_address", "slurm_partition",
+    "launcher", "nodes", "cpus", "gpus", "root", "python", "lost_after", "ray_address", "slurm_partition",
     "slurm_account", "slurm_minutes", "slurm_options",
 )  # fmt: skip
 """The settings of `worker` that say where a stage runs; a resumed stage may run elsewhere."""
@@ -374,8 +374,14 @@ class WorkerConfig(Section):
         "Where the stages of the loop run: local (a process of this machine), ray (a job of a Ray "
         "cluster) or slurm (a batch job). Clusters need the workspace on a shared file system.",
     )
-    cpus: int = setting(1, "CPU cores that a stage asks a cluster for.", low=1)
-    gpus: int = setting(0, "GPUs that a stage asks a cluster for.", low=0)
+    nodes: int = setting(
+        1,
+        "Nodes of a Slurm cluster that train the policy together; `worker.processes` is divided among "
+        "them.",
+        low=1,
+    )
+    cpus: int = setting(1, "CPU cores that a stage asks a cluster for, per node.", low=1)
+    gpus: int = setting(0, "GPUs that a stage asks a cluster for, per node.", low=0)
     root: str = setting(
         "", "The path of the workspace on the cluster's nodes; empty if it is the same there."
     )
@@ -407,9 +413,17 @@ class WorkerConfig(Section):
             f"worker.root={self.root} must be an absolute path, as the cluster's nodes see it",
         )
         require(
-            self.launcher == "local" or not self.gpus or self.processes <= self.gpus,
-            f"worker.processes={self.processes} is more than worker.gpus={self.gpus}; each process "
-            "needs its own GPU",
+            self.nodes == 1 or self.launcher == "slurm",
+            f"worker.nodes={self.nodes} needs worker.launcher=slurm; elsewhere a stage runs on one node",
+        )
+        require(
+            self.processes % self.nodes == 0,
+            f"worker.nodes={self.nodes} must divide worker.processes={self.processes}",
+        )
+        require(
+            self.launcher == "local" or not self.gpus or self.processes <= self.gpus * self.nodes,
+            f"worker.processes={self.processes} is more than worker.gpus={self.gpus} on "
+            f"worker.nodes={self.nodes}; each process needs its own GPU",
         )
         require(
             self.ray_address.startswith(("http://", "https://")),

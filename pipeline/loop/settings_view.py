@@ -45,7 +45,7 @@ _STARTUP_SETTINGS = ("plugins", "serving", "live")
 """Read when the studio starts."""
 OPERATOR_SETTINGS = (
     "plugins.allowed", "serving.engine", "serving.url", "sampling.url",
-    *(f"worker.{name}" for name in CLUSTER_SETTINGS if name not in ("cpus", "gpus")),
+    *(f"worker.{name}" for name in CLUSTER_SETTINGS if name not in ("nodes", "cpus", "gpus")),
 )  # fmt: skip
 """Settings that only the operator changes: they run code, name an address, or say who gets a key."""
 _FORM_SETTINGS = tuple(

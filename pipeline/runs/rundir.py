@@ -51,7 +51,10 @@ Study = Literal["measure", "curve"]
 """Stages of studies, which are not part of the loop."""
 
 LOCK_FD = "KITESTRING_LOCK_FD"
-_OUTCOME = ("cancel", "error.json", "result.json", "pid", "handle.json", "heartbeat.json")
+_OUTCOME = (
+    "cancel", "error.json", "result.json", "pid", "handle.json", "heartbeat.json",
+    "rendezvous.json",
+)  # fmt: skip
 _TAIL = 4096
 
 

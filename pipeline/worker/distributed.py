@@ -3,11 +3,16 @@
 They are in the worker's process group and hold its lock, so that a request to stop reaches all of
 them and the run lasts until the last one ends.  `torchrun` would give each process its own session,
 which the request would not reach.  Only the first process reports and writes files.
+
+With `worker.nodes`, Slurm starts a worker on each node.  The first one writes its address in the run
+directory; the others wait for it, and each starts the processes of its own node.
 """
 
 from __future__ import annotations
 
+import json
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -17,19 +22,39 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from pipeline.runs.rundir import Job
+from pipeline.runs.rundir import Job, read_json, write_atomically
 
 _RANK = "KITESTRING_PEER"
 _GRACE = 30.0
 """Seconds that the other processes have to end."""
+MEETING = "rendezvous.json"
+"""The file in the run directory with the address of the first node's worker."""
+_WAIT = 300.0
+"""Seconds that the other nodes wait for it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Node:
+    """One of the machines of a stage; numbers count from 0."""
+
+    number: int = 0
+    count: int = 1
+
+
+def this_node() -> Node:
+    """The node of this worker in the step of a Slurm job; the only one otherwise."""
+    count = int(os.environ.get("SLURM_STEP_NUM_NODES", "1"))
+    return Node(number=int(os.environ["SLURM_NODEID"]), count=count) if count > 1 else Node()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Rank:
-    """One process of a stage; `rendezvous` is the file through which they find each other."""
+    """One process of a stage; `rendezvous` is the URL at which they find each other."""
 
     rank: int
     size: int
+    here: int
+    """Processes on its node, whose ranks are adjacent."""
     rendezvous: str
 
 
@@ -38,33 +63,65 @@ def this_rank() -> Rank | None:
     given = os.environ.get(_RANK)
     if given is None:
         return None
-    rank, size, rendezvous = given.split(" ", 2)
-    return Rank(rank=int(rank), size=int(size), rendezvous=rendezvous)
+    rank, size, here, rendezvous = given.split(" ", 3)
+    return Rank(rank=int(rank), size=int(size), here=int(here), rendezvous=rendezvous)
 
 
 @contextmanager
-def launch_ranks(job: Job, run: Path, *, locks: Sequence[int]) -> Iterator[None]:
-    """Start the other `worker.processes` of a PPO stage; end them on exit.
+def launch_ranks(
+    job: Job, run: Path, *, locks: Sequence[int] = (), node: Node | None = None
+) -> Iterator[None]:
+    """Start the other `worker.processes` of a PPO stage on this node; end them on exit.
 
     Raises ValueError if there are fewer GPUs, RuntimeError if another process stops.
     """
-    size = job.config.worker.processes
+    size, node = job.config.worker.processes, node or Node()
     if job.stage != "policy" or size == 1:
         yield
         return
+    here = size // node.count
     with TemporaryDirectory() as folder:
-        rendezvous = str(Path(folder) / "meeting")
-        others = [_start(run, rank, size, rendezvous, locks) for rank in range(1, size)]
+        url = f"file://{folder}/meeting" if node.count == 1 else _meeting(run, job, node)
+        first, *others = [
+            Rank(rank=rank, size=size, here=here, rendezvous=url)
+            for rank in range(node.number * here, (node.number + 1) * here)
+        ]
+        processes = [_start(run, other, locks) for other in others]
         try:
-            with connected(Rank(rank=0, size=size, rendezvous=rendezvous), job):
+            with connected(first, job):
                 yield
         except RuntimeError as error:
-            failed_rank = _failed_process(others) if _connection_lost(error) else None
-            if failed_rank is None:
+            if not _connection_lost(error):
                 raise
-            raise RuntimeError(f"process {failed_rank} of {size} stopped; see the log") from error
+            failed_rank = _failed_process(processes)
+            if failed_rank is None and node.count == 1:
+                raise
+            who = "a process on another node"
+            if failed_rank is not None:
+                who = f"process {first.rank + failed_rank} of {size}"
+            raise RuntimeError(f"{who} stopped; see the log") from error
         finally:
-            _end(others, at_once=sys.exc_info()[0] is not None)
+            _end(processes, at_once=sys.exc_info()[0] is not None)
+
+
+def _meeting(run: Path, job: Job, node: Node) -> str:
+    """The URL of the first node, which it writes for this attempt and others wait for."""
+    path = run / MEETING
+    if node.number == 0:
+        with socket.create_server(("", 0)) as free:
+            url = f"tcp://{socket.gethostname()}:{free.getsockname()[1]}"
+        write_atomically(path, json.dumps({"attempt": job.attempt, "url": url}))
+        return url
+    deadline = time.monotonic() + _WAIT
+    while time.monotonic() < deadline:
+        found = read_json(path)
+        if found is not None and found["attempt"] == job.attempt:
+            return found["url"]
+        time.sleep(0.2)
+    raise ValueError(
+        f"node {node.number + 1} of {node.count} saw no {MEETING} of the first node in "
+        f"{_WAIT:.0f} s; the nodes must share the workspace's file system"
+    )
 
 
 @contextmanager
@@ -76,19 +133,20 @@ def connected(own: Rank, job: Job) -> Iterator[None]:
 
     from pipeline.models.devices import pick_device  # noqa: PLC0415
 
-    os.environ["LOCAL_RANK"] = str(own.rank)
+    os.environ["LOCAL_RANK"] = str(own.rank % own.here)
     device = pick_device(job.config.worker.device)
     if device.type == "cuda":
-        if own.size > torch.cuda.device_count():
+        if own.here > torch.cuda.device_count():
             raise ValueError(
-                f"worker.processes={own.size} is more than the {torch.cuda.device_count()} GPUs here"
+                f"worker.processes={own.size} needs {own.here} GPUs per node, and "
+                f"{socket.gethostname()} has {torch.cuda.device_count()}"
             )
         torch.cuda.set_device(device)
     elif not job.config.worker.threads:
-        torch.set_num_threads(max(1, torch.get_num_threads() // own.size))
+        torch.set_num_threads(max(1, torch.get_num_threads() // own.here))
     dist.init_process_group(
         "nccl" if device.type == "cuda" else "gloo",
-        init_method=f"file://{own.rendezvous}",
+        init_method=own.rendezvous,
         rank=own.rank,
         world_size=own.size,
     )
@@ -99,15 +157,13 @@ def connected(own: Rank, job: Job) -> Iterator[None]:
             dist.destroy_process_group()
 
 
-def _start(
-    run: Path, rank: int, size: int, rendezvous: str, locks: Sequence[int]
-) -> subprocess.Popen[bytes]:
+def _start(run: Path, rank: Rank, locks: Sequence[int]) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
         [sys.executable, "-m", "pipeline.worker", str(run)],
         stdin=subprocess.DEVNULL,
         pass_fds=locks,
         cwd=Path(__file__).parents[2],
-        env=os.environ | {_RANK: f"{rank} {size} {rendezvous}"},
+        env=os.environ | {_RANK: f"{rank.rank} {rank.size} {rank.here} {rank.rendezvous}"},
     )
 
 

@@ -18,7 +18,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -67,7 +67,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if len(arguments) == 2:
         return _on_cluster(directory, int(arguments[1]))
     with directory.hold_lock() as lock:
-        return _end_with_outcome(directory, lambda: _work(directory, [lock.fileno()]))
+        return _end_with_outcome(directory, lambda: _work(directory, locks=[lock.fileno()]))
 
 
 def _on_cluster(directory: RunDirectory, attempt: int) -> int:
@@ -76,9 +76,13 @@ def _on_cluster(directory: RunDirectory, attempt: int) -> int:
         sys.stderr.write(f"attempt {attempt} of {directory.path} has ended already\n")
         return FAILED
 
+    node = distributed.this_node()
+    if node.number > 0:
+        return _on_further_node(directory, node)
+
     def work() -> dict[str, Any]:
         with heartbeat.kept(directory, attempt):
-            return _work(directory, [])
+            return _work(directory, node=node)
 
     return _end_with_outcome(directory, work, if_not_asked=WAS_TERMINATED)
 
@@ -105,7 +109,9 @@ def _end_with_outcome(
     return 0
 
 
-def _work(directory: RunDirectory, locks: Sequence[int]) -> dict[str, Any]:
+def _work(
+    directory: RunDirectory, *, locks: Sequence[int] = (), node: distributed.Node | None = None
+) -> dict[str, Any]:
     """Run the stage; return its summary as JSON, with its duration in seconds."""
     start = time.monotonic()
     job = directory.job()
@@ -118,7 +124,7 @@ def _work(directory: RunDirectory, locks: Sequence[int]) -> dict[str, Any]:
         stage = stage_module(job)
         with (
             _tracked(job, report, directory),
-            distributed.launch_ranks(job, directory.path, locks=locks),
+            distributed.launch_ranks(job, directory.path, locks=locks, node=node),
             resources.sampled(directory),
         ):
             summary = stage.run(job, report, directory)
@@ -130,7 +136,23 @@ def _work(directory: RunDirectory, locks: Sequence[int]) -> dict[str, Any]:
 
 
 def _run_rank(directory: RunDirectory, rank: distributed.Rank) -> int:
-    """Run as a further process of a stage: do a share of the work and report nothing."""
+    """Run as a further process of a stage."""
+    return _share(directory, lambda job: distributed.connected(rank, job))
+
+
+def _on_further_node(directory: RunDirectory, node: distributed.Node) -> int:
+    """Run as the worker of a node that is not the first, with the processes of that node."""
+    status = _share(directory, lambda job: distributed.launch_ranks(job, directory.path, node=node))
+    # Slurm ends the first worker, which may still save the model, some time after this one.
+    while not directory.has_outcome():
+        time.sleep(0.5)
+    return status
+
+
+def _share(
+    directory: RunDirectory, connected: Callable[[Job], AbstractContextManager[None]]
+) -> int:
+    """Do a share of the stage's work and report nothing."""
     signal.signal(signal.SIGTERM, _cancel)
     job = directory.job()
     configure_process(job.config.worker)
@@ -139,7 +161,7 @@ def _run_rank(directory: RunDirectory, rank: distributed.Rank) -> int:
         with (
             TemporaryDirectory() as folder,
             Report(RunDirectory(Path(folder)), attempt=job.attempt) as unread,
-            distributed.connected(rank, job),
+            connected(job),
         ):
             stage.run(job, unread, directory)
     except Cancelled:

@@ -40,10 +40,11 @@ class ProcessCluster:
         self._answer()
         return name if name in self.jobs else None
 
-    def submit(self, name: str, command: Sequence[str], *, log: Path) -> str:
+    def submit(self, name: str, command: Sequence[str], *, log: Path, nodes: int) -> str:
         self._answer()
         if self.refuses:
             raise LaunchError(self.refuses)
+        assert nodes == 1, "Slurm alone has jobs of several nodes"
         assert name not in self.jobs, "a cluster does not start a job twice"
         *_, path, attempt = command
         assert log == Path(path) / "log.txt"

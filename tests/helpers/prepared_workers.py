@@ -12,6 +12,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Mapping
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import DupFd
 from pathlib import Path
@@ -70,16 +71,17 @@ def start(
     *,
     outlives: bool = True,
     attempt: str | None = None,
+    environment: Mapping[str, str] | None = None,
 ) -> subprocess.Popen[bytes]:
     """As `pipeline.runs.process.start`; without a lock the worker takes it itself.
 
-    With an attempt, it is the job of a cluster.
+    With an attempt, it is the job of a cluster, which adds to the environment.
     """
     inherited = None if lock is None else DupFd(lock)
     is_ready, ready = _CONTEXT.Pipe(duplex=False)
     worker = _CONTEXT.Process(
         target=_work,
-        args=(directory.path, inherited, dict(os.environ), ready),
+        args=(directory.path, inherited, dict(os.environ) | dict(environment or {}), ready),
         kwargs={"outlives": outlives, "attempt": attempt},
         daemon=True,  # a test run does not wait for a worker that a test left behind
     )

@@ -13,9 +13,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
+import torch
+from safetensors.torch import load_file
+
 from pipeline.runs.rundir import Job, RunDirectory
 from pipeline.worker import worker
-from tests.helpers.stage_inputs import give, make_prompts
+from tests.helpers.stage_inputs import give, make_prompts, rows_of
 
 
 def work(directory: RunDirectory) -> int:
@@ -71,3 +75,34 @@ def run_ppo(path: Path, job: Job) -> RunDirectory:
 def resume(directory: RunDirectory, job: Job, *, attempt: int) -> None:
     directory.clear_outcome()
     directory.write_job(replace(job, attempt=attempt, resume=True))
+
+
+def numbered(directory: RunDirectory) -> bool:
+    """Whether the events are one stream: each number once, in order."""
+    told = events(directory)
+    return [event["seq"] for event in told] == list(range(1, len(told) + 1))
+
+
+def assert_equal_runs(alone: RunDirectory, shared: RunDirectory) -> None:
+    """The same events, samples and weights, but for rounding and times."""
+    one, two = events(alone), events(shared)
+    assert [event["kind"] for event in two] == [event["kind"] for event in one]
+    for own, theirs in zip(one, two, strict=True):
+        if own["kind"] != "metrics":
+            continue
+        figures = {
+            name: value
+            for name, value in own["values"].items()
+            if not name.startswith(("speed/", "memory/"))
+        }
+        for name, value in figures.items():
+            assert theirs["values"][name] == pytest.approx(value, rel=1e-4, abs=1e-4), name
+    columns = ("step", "prompt", "text", "length", "finish_reason")
+    samples = [
+        [[row[name] for name in columns] for row in rows_of(d.outputs / "samples.parquet")]
+        for d in (alone, shared)
+    ]
+    assert samples[0] == samples[1]
+    weights = [load_file(d.model / "model.safetensors") for d in (alone, shared)]
+    for name, tensor in weights[0].items():
+        torch.testing.assert_close(weights[1][name], tensor, atol=1e-4, rtol=0)

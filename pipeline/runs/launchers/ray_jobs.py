@@ -39,7 +39,7 @@ class RayCluster:
     def find(self, name: str) -> str | None:
         return name if self._ask("GET", f"/api/jobs/{name}", missing=True) is not None else None
 
-    def submit(self, name: str, command: Sequence[str], *, log: Path) -> str:  # noqa: ARG002
+    def submit(self, name: str, command: Sequence[str], *, log: Path, nodes: int) -> str:  # noqa: ARG002
         # A job that asks for nothing would run on the head node.
         body = {
             "submission_id": name,

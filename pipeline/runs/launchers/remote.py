@@ -52,8 +52,8 @@ class Cluster(Protocol):
         """The id of the job of this name, or None."""
         ...
 
-    def submit(self, name: str, command: Sequence[str], *, log: Path) -> str:
-        """Start a job and return its id."""
+    def submit(self, name: str, command: Sequence[str], *, log: Path, nodes: int) -> str:
+        """Start a job, which runs the command once on each node, and return its id."""
         ...
 
     def look(self, id: str) -> JobState: ...
@@ -93,7 +93,10 @@ class RemoteLauncher:
         python = self._config.python or sys.executable
         command = [python, "-m", "pipeline.worker", str(there), str(attempt)]
         name = job_name(directory, attempt)
-        id = self._cluster.submit(name, command, log=there / directory.log.name)
+        # Only the policy stage can divide its work.
+        nodes = self._config.nodes if directory.job().stage == "policy" else 1
+        log = there / directory.log.name
+        id = self._cluster.submit(name, command, log=log, nodes=nodes)
         self._store_handle(directory, id)
 
     def state(self, directory: RunDirectory) -> State:

@@ -18,6 +18,8 @@ from pipeline.runs.launchers.remote import JobState
 _TIMEOUT = 30.0
 _WARNING = 300
 """Seconds before the time limit at which the worker is asked to stop, to save a checkpoint."""
+_NOTICE = 120
+"""Seconds that the other workers of a job have to end after the first one that ended."""
 _WAITING = ("PENDING", "CONFIGURING", "REQUEUED", "RESIZING", "SUSPENDED")
 _RUNNING = ("RUNNING", "COMPLETING", "SIGNALING", "STAGE_OUT", "STOPPED")
 
@@ -37,25 +39,41 @@ class SlurmCluster:
         jobs = self._run(["squeue", "--states=all", "--noheader", "--format=%i", f"--name={name}"])
         return jobs.split()[0] if jobs.split() else None
 
-    def submit(self, name: str, command: Sequence[str], *, log: Path) -> str:
+    def submit(self, name: str, command: Sequence[str], *, log: Path, nodes: int) -> str:
         # exec: the shell must not stand between a signal and the worker.
-        script = f"#!/bin/sh\nexec {shlex.join(command)}\n"
-        return self._run(self._sbatch(name, log), script).strip().partition(";")[0]
+        script = f"#!/bin/sh\nexec {shlex.join([*self._srun(nodes), *command])}\n"
+        return self._run(self._sbatch(name, log, nodes), script).strip().partition(";")[0]
 
-    def _sbatch(self, name: str, log: Path) -> list[str]:
+    def _srun(self, nodes: int) -> list[str]:
+        """Starts the worker on each of several nodes."""
+        if nodes == 1:
+            return []
+        return [
+            "srun",
+            f"--nodes={nodes}",
+            f"--ntasks={nodes}",
+            # Not at once: the first node notices it and writes why.
+            "--kill-on-bad-exit=0",
+            f"--wait={_NOTICE}",
+            # Neither is taken over from sbatch.
+            f"--cpus-per-task={self._config.cpus}",
+            "--export=ALL",
+        ]
+
+    def _sbatch(self, name: str, log: Path, nodes: int) -> list[str]:
         config = self._config
         options = {
             "--partition": config.slurm_partition,
             "--account": config.slurm_account,
             "--time": config.slurm_minutes,
-            "--gpus": config.gpus,
+            "--gpus-per-node": config.gpus,
         }
         return [
             "sbatch",
             "--parsable",
             f"--job-name={name}",
-            "--nodes=1",
-            "--ntasks=1",
+            f"--nodes={nodes}",
+            "--ntasks-per-node=1",
             f"--cpus-per-task={config.cpus}",
             f"--output={log}",
             "--open-mode=append",

@@ -10,22 +10,20 @@ from pathlib import Path
 import psutil
 import pytest
 import torch
-from safetensors.torch import load_file
 
 from pipeline.models.hub import base_model_path
-from pipeline.runs.rundir import RunDirectory
 from pipeline.worker import worker
 from pipeline.worker.distributed import Rank, connected
 from tests.helpers.prepared_workers import start
 from tests.helpers.stage_inputs import (
     make_job,
-    rows_of,
     save_random_reward,
     tiny_models_and_reward,
 )
 from tests.helpers.worker_runs import (
-    events,
+    assert_equal_runs,
     events_metric,
+    numbered,
     resume,
     run_ppo,
     steps_reported,
@@ -39,12 +37,6 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     return tiny_models_and_reward(tmp_path_factory.mktemp("models"))
 
 
-def numbered(directory: RunDirectory) -> bool:
-    """Whether the events are one stream: each number once, in order."""
-    told = events(directory)
-    return [event["seq"] for event in told] == list(range(1, len(told) + 1))
-
-
 def test_two_processes_tell_and_make_what_one_does(models: dict[str, str], tmp_path: Path):
     done = {}
     for count in (1, 2):
@@ -54,27 +46,7 @@ def test_two_processes_tell_and_make_what_one_does(models: dict[str, str], tmp_p
         assert steps_reported(done[count]) == [1, 2, 3]
         assert numbered(done[count])
     assert not torch.distributed.is_initialized()
-    one, two = (events(done[count]) for count in (1, 2))
-    assert [event["kind"] for event in two] == [event["kind"] for event in one]
-    for alone, shared in zip(one, two, strict=True):
-        if alone["kind"] != "metrics":
-            continue
-        figures = {
-            name: value
-            for name, value in alone["values"].items()
-            if not name.startswith(("speed/", "memory/"))
-        }
-        for name, value in figures.items():
-            assert shared["values"][name] == pytest.approx(value, rel=1e-4, abs=1e-4), name
-    columns = ("step", "prompt", "text", "length", "finish_reason")
-    samples = [
-        [[row[name] for name in columns] for row in rows_of(d.outputs / "samples.parquet")]
-        for d in done.values()
-    ]
-    assert samples[0] == samples[1]
-    weights = [load_file(d.model / "model.safetensors") for d in done.values()]
-    for name, tensor in weights[0].items():
-        torch.testing.assert_close(weights[1][name], tensor, atol=1e-4, rtol=0)
+    assert_equal_runs(done[1], done[2])
 
 
 @pytest.mark.slow  # a minute, and more beside other work
@@ -136,7 +108,7 @@ def test_each_of_two_processes_samples_with_a_vllm_of_its_own(
 
 def test_processes_that_were_disconnected_within_end_well(models: dict[str, str], tmp_path: Path):
     """vLLM disconnects torch.distributed whenever its engine is collected."""
-    alone = Rank(rank=0, size=1, rendezvous=str(tmp_path / "meeting"))
+    alone = Rank(rank=0, size=1, here=1, rendezvous=f"file://{tmp_path}/meeting")
     with connected(alone, make_job("policy", models)):
         assert torch.distributed.is_initialized()
         torch.distributed.destroy_process_group()

@@ -12,11 +12,12 @@ import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import httpx
+import psutil
 import pytest
 
 from pipeline.runs import jobs as jobs_module
@@ -29,7 +30,7 @@ from storage.records import Run
 from storage.tables import runs
 from tests.helpers.clusters import ProcessCluster, RayNodes
 from tests.helpers.stage_inputs import give, make_job, make_prompts, rows_of, tiny_models_and_reward
-from tests.helpers.worker_runs import steps_reported
+from tests.helpers.worker_runs import assert_equal_runs, steps_reported
 from tests.pipeline.policy_methods.test_kill import events, untimed
 
 UPDATES = 8
@@ -227,6 +228,47 @@ def test_a_restarted_studio_follows_the_worker_of_the_one_before(
     told = [event["step"] for event in events(directory) if event["kind"] == "metrics"]
     assert told == list(range(1, UPDATES + 1))  # by one worker
     again.shut_down()
+
+
+@pytest.mark.slow
+def test_two_nodes_of_slurm_train_together_and_resume_after_one_is_lost(
+    db: Database, models: dict[str, str], undisturbed: RunDirectory
+) -> None:
+    machine = slurm()
+    listed = subprocess.run(["sinfo", "--Node", "--noheader"], capture_output=True, text=True)
+    if len(listed.stdout.splitlines()) < 2:
+        pytest.skip("this Slurm has one node")
+    jobs = Jobs(db)
+    run, directory = start(
+        jobs, ppo(models, worker__nodes=2, worker__processes=2, **machine.settings)
+    )
+    until(lambda: jobs.poll() or updated(directory, 3))
+    (second,) = workers_of(directory, node="1")
+    second.kill()
+    lost = ended(jobs, db, run)
+    assert (lost.status, lost.reason) == (
+        "failed", "a process on another node stopped; see the log",
+    )  # fmt: skip
+    until(lambda: not workers_of(directory, node="0"))
+    resumed = jobs.resume(run.id)
+    assert ended(jobs, db, resumed).status == "succeeded", directory.failure()
+    jobs.shut_down()
+    assert_equal_runs(undisturbed, directory)
+
+
+def workers_of(directory: RunDirectory, *, node: str) -> list[psutil.Process]:
+    """The workers of a run whose number among the nodes of their Slurm step is this one."""
+    found = []
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            if (
+                {"pipeline.worker", str(directory.path.resolve())} <= {*process.cmdline()}
+                and process.environ().get("SLURM_NODEID") == node
+                and "SLURM_STEP_NUM_NODES" in process.environ()
+                and process.name() != "srun"
+            ):
+                found.append(process)
+    return found
 
 
 def assert_same_result(ours: RunDirectory, theirs: RunDirectory) -> None:

@@ -282,8 +282,8 @@ def test_a_worker_is_started_at_the_workspaces_path_on_the_node(
     root = str(tmp_path / "mounted")
     submitted: list[list[str]] = []
     submit = cluster.submit
-    cluster.submit = lambda name, command, *, log: (  # type: ignore[method-assign]
-        submitted.append([*command, str(log)]) or submit(name, command, log=log)
+    cluster.submit = lambda name, command, *, log, nodes: (  # type: ignore[method-assign]
+        submitted.append([*command, str(log)]) or submit(name, command, log=log, nodes=nodes)
     )
     jobs = Jobs(db)
     jobs.start(ppo(models, worker__root=root, worker__python="/opt/python"), fill=fill)
@@ -316,32 +316,49 @@ echo 17
 """
 
 
-def test_slurm_gets_the_resources_and_none_of_the_studios_environment(
-    db: Database, models: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def submitted_to_slurm(
+    db: Database, models: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    **settings: Any,
+) -> tuple[RunDirectory, set[str], str]:  # fmt: skip
+    """The run directory, sbatch's arguments and the script's last line."""
     for name, text in (("sbatch", SBATCH.format(folder=tmp_path)), ("sinfo", "#!/bin/sh\n")):
         (tmp_path / name).write_text(text)
         (tmp_path / name).chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     jobs = Jobs(db)
-    run = jobs.start(
-        ppo(
-            models, worker__launcher="slurm", worker__gpus=2, worker__cpus=8,
-            worker__slurm_partition="a100", worker__slurm_account="lab",
-            worker__slurm_minutes=90, worker__slurm_options=("--qos=high",),
-        ),
-        fill=fill,
+    run = jobs.start(ppo(models, worker__launcher="slurm", **settings), fill=fill)
+    given = {*(tmp_path / "arguments").read_text().splitlines()}
+    return jobs.directory(run), given, (tmp_path / "script").read_text().splitlines()[-1]
+
+
+def test_slurm_gets_the_resources_and_none_of_the_studios_environment(
+    db: Database, models: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory, given, last = submitted_to_slurm(
+        db, models, tmp_path, monkeypatch, worker__gpus=2, worker__cpus=8,
+        worker__slurm_partition="a100", worker__slurm_account="lab",
+        worker__slurm_minutes=90, worker__slurm_options=("--qos=high",),
     )  # fmt: skip
-    given = (tmp_path / "arguments").read_text().splitlines()
     assert {
-        "--partition=a100", "--account=lab", "--time=90", "--gpus=2", "--cpus-per-task=8",
-        "--qos=high", "--export=NONE", "--no-requeue",
-    } <= {*given}  # fmt: skip
-    directory = jobs.directory(run)
-    last = (tmp_path / "script").read_text().splitlines()[-1]
-    assert last.startswith("exec ")
-    assert last.endswith(f"-m pipeline.worker {directory.path.resolve()} 1")
+        "--partition=a100", "--account=lab", "--time=90", "--gpus-per-node=2", "--cpus-per-task=8",
+        "--nodes=1", "--ntasks-per-node=1", "--qos=high", "--export=NONE", "--no-requeue",
+    } <= given  # fmt: skip
+    assert last == f"exec {sys.executable} -m pipeline.worker {directory.path.resolve()} 1"
     assert '"id": "17"' in directory.handle.read_text()
+
+
+def test_slurm_starts_a_worker_on_each_node_of_the_policy_stage(
+    db: Database, models: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, given, last = submitted_to_slurm(
+        db, models, tmp_path, monkeypatch, worker__nodes=2, worker__processes=2, worker__cpus=4
+    )
+    assert {"--nodes=2", "--ntasks-per-node=1", "--cpus-per-task=4"} <= given
+    command, _, started = last.partition(f" {sys.executable} ")
+    assert command.split()[:2] == ["exec", "srun"]
+    # srun takes neither over from sbatch, and sbatch's --export=NONE empties the tasks' environment.
+    assert {"--nodes=2", "--ntasks=2", "--cpus-per-task=4", "--export=ALL"} <= {*command.split()}
+    assert started.startswith("-m pipeline.worker ")
 
 
 @pytest.mark.parametrize(
@@ -352,7 +369,12 @@ def test_slurm_gets_the_resources_and_none_of_the_studios_environment(
         ({"worker.slurm_options": '["qos=high"]'}, "an option of sbatch begins with --"),
         (
             {"worker.launcher": "ray", "worker.gpus": "1", "worker.processes": "2"},
-            "worker.processes=2 is more than worker.gpus=1",
+            "worker.processes=2 is more than worker.gpus=1 on worker.nodes=1",
+        ),
+        ({"worker.nodes": "2", "worker.processes": "2"}, "needs worker.launcher=slurm"),
+        (
+            {"worker.launcher": "slurm", "worker.nodes": "2", "worker.processes": "3"},
+            "worker.nodes=2 must divide worker.processes=3",
         ),
     ],
 )
