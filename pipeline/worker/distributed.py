@@ -155,6 +155,9 @@ def connected(own: Rank, job: Job) -> Iterator[None]:
     finally:
         if dist.is_initialized():  # vLLM disconnects them when its engine is freed
             dist.destroy_process_group()
+        os.environ.pop(
+            "LOCAL_RANK", None
+        )  # accelerate would take a later training for one of several
 
 
 def _start(run: Path, rank: Rank, locks: Sequence[int]) -> subprocess.Popen[bytes]:

@@ -113,6 +113,7 @@ def test_processes_that_were_disconnected_within_end_well(models: dict[str, str]
         assert torch.distributed.is_initialized()
         torch.distributed.destroy_process_group()
     assert not torch.distributed.is_initialized()
+    assert "LOCAL_RANK" not in os.environ
 
 
 def test_a_process_that_breaks_off_ends_the_stage(models: dict[str, str], tmp_path: Path):
