@@ -47,11 +47,11 @@ def load_weights(
             path, dtype=dtype, trust_remote_code=False
         )
     without_dropout(model)
-    _make_savable(model)
+    make_savable(model)
     return model.to(device).eval()  # type: ignore[arg-type]
 
 
-def _make_savable(model: Any) -> None:
+def make_savable(model: Any) -> None:
     """Fix generation settings that transformers refuses to save.
 
     Some published models set a temperature without `do_sample`.  Kitestring uses only the

@@ -102,6 +102,11 @@ class ChatTokenizer:
         """All ids that end a response; chat models often have one for turns and one for texts."""
         return sorted(self._stops | {self.end_id, self.tokenizer.eos_token_id})
 
+    @property
+    def declared_stop_ids(self) -> set[int]:
+        """Those that the model's files name, at which other engines stop too."""
+        return self._stops | {self.tokenizer.eos_token_id}
+
     def prompt(self, messages: Messages) -> list[int]:
         """Token ids of a conversation up to the header of the assistant's turn.
 
