@@ -12,6 +12,11 @@ METRICS: dict[str, str] = {
     "dpo/rejected": "Mean of β log π/π_ref over rejected responses.",
     "best_of_n/reward": "Expected highest reward of n samples of SFT, by n; mean over prompts.",
     "best_of_n/kl_bound": "log n − (n−1)/n: an upper bound on the KL of best-of-n to SFT, nats.",
+    "openrlhf/kl_per_token": "Mean over responses of the mean over their tokens of log π − log π_ref, "
+    "nats per token: OpenRLHF's kl.",
+    "openrlhf/grad_norm": "L2 norm of the gradient in the update's last optimizer step.",
+    "openrlhf/reward_std": "Standard deviation over responses of what OpenRLHF gets as the reward: the "
+    "score after clipping and the penalty for cut-off responses.",
     "reward/ensemble_sd": "Population standard deviation of the reward models' scores of a "
     "response, averaged over responses; it is larger for responses unlike the training data.",
     "held_out/loss": "Cross-entropy per response token on held-out demonstrations, nats.",

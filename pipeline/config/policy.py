@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar, Literal
 
+from pipeline.config.openrlhf import Cluster
 from pipeline.ppo.config import PPOConfig
 from pipeline.ppo.settings import Section, require, setting, toml
 
@@ -83,11 +84,12 @@ class OptimizeConfig(Section):
 
     section: ClassVar[str] = "optimize"
 
-    method: Literal["ppo", "grpo", "reinforce++", "dpo", "rloo", "best-of-n"] = setting(
+    method: Literal["ppo", "grpo", "reinforce++", "dpo", "rloo", "best-of-n", "openrlhf"] = setting(
         "ppo",
         "Method that makes the policy: ppo; grpo, rloo or reinforce++ (PPO's engine without a critic; "
-        "settings under ppo); dpo (directly on the judgments); or "
-        "best-of-n (the reward model chooses among samples of SFT; no training).",
+        "settings under ppo); dpo (directly on the judgments); "
+        "best-of-n (the reward model chooses among samples of SFT; no training); or openrlhf (PPO of "
+        "OpenRLHF as a job of a Ray cluster, for models of more than about 14B parameters).",
     )
     best_of: int = setting(
         16, "Samples of which best-of-n takes the one with the highest reward.", low=2, high=256
@@ -110,3 +112,23 @@ class OptimizeConfig(Section):
     dpo_batch: int = setting(
         16, "Comparisons per step of DPO (DPO paper: 64, on larger data sets).", low=1
     )
+    openrlhf_nodes: int = setting(1, "Nodes of the Ray cluster that OpenRLHF trains on.", low=1)
+    openrlhf_gpus: int = setting(8, "GPUs that OpenRLHF uses on each node.", low=1)
+    openrlhf_tensor_parallel: int = setting(
+        1, "GPUs over which OpenRLHF's vLLM divides the policy; must divide openrlhf_gpus.", low=1
+    )
+    openrlhf_python: str = setting(
+        "",
+        "The Python on the cluster's nodes that has OpenRLHF and Kitestring; empty for worker.python, "
+        "and without that for the path of the stage's own Python.",
+    )
+    openrlhf_options: tuple[str, ...] = setting(
+        (),
+        "Further options of OpenRLHF's train_ppo_ray, such as --ds.packing_samples. They override "
+        "those that follow from other settings.",
+    )
+
+    @property
+    def openrlhf_cluster(self) -> Cluster:
+        """The GPUs of a job of OpenRLHF."""
+        return Cluster(self.openrlhf_nodes, self.openrlhf_gpus, self.openrlhf_tensor_parallel)

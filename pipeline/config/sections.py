@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
+from pipeline.config import openrlhf
 from pipeline.config.policy import (
     ENGINE_METHODS,
     MOVED,
@@ -563,6 +564,14 @@ class Config(Section):
         if method in ENGINE_METHODS:
             engine_settings(method, self.ppo)  # raises for settings that contradict the method
             self._require_work_for(processes)
+        if method == "openrlhf":
+            chosen = self.optimize
+            openrlhf.check(
+                self.ppo,
+                chosen.openrlhf_cluster,
+                snapshots=chosen.snapshots,
+                options=chosen.openrlhf_options,
+            )
 
     def _require_work_for(self, processes: int) -> None:
         """ValueError if the engine's work cannot be divided among so many processes."""

@@ -36,6 +36,10 @@ BASIC_SETTINGS: Mapping[str, tuple[str, ...]] = {
         "optimize.method", "optimize.best_of", "ppo.temperature", "ppo.max_new_tokens",
         "reward.epochs", "reward.lr",
     ),
+    "openrlhf": (
+        "optimize.method", "ppo.updates", "ppo.kl_weight", "ppo.lr", "optimize.openrlhf_nodes",
+        "optimize.openrlhf_gpus",
+    ),
 }  # fmt: skip
 """The six settings that the "Train" form shows first for each method, in this order."""
 
@@ -45,6 +49,7 @@ _STARTUP_SETTINGS = ("plugins", "serving", "live")
 """Read when the studio starts."""
 OPERATOR_SETTINGS = (
     "plugins.allowed", "serving.engine", "serving.url", "sampling.url",
+    "optimize.openrlhf_python", "optimize.openrlhf_options",
     *(f"worker.{name}" for name in CLUSTER_SETTINGS if name not in ("nodes", "cpus", "gpus")),
 )  # fmt: skip
 """Settings that only the operator changes: they run code, name an address, or say who gets a key."""
@@ -233,10 +238,11 @@ def locked_reason(name: str, due: Stage | None) -> str | None:
             f"{name} is read when the studio starts; set it in the workspace's config.toml, or with "
             "`serve --set`"
         )
-    if name in OPERATOR_SETTINGS and kinds[1] == "worker":
+    if name in OPERATOR_SETTINGS and kinds[1] in ("worker", "optimize"):
+        what = "where stages run" if kinds[1] == "worker" else "what a cluster runs"
         return (
-            f"{name} says where stages run; the operator sets it with `launch.py settings --set` or "
-            "in the workspace's config.toml"
+            f"{name} says {what}; the operator sets it with `launch.py settings --set` or in the "
+            "workspace's config.toml"
         )
     if name in _FORM_SETTINGS:
         return (

@@ -42,6 +42,7 @@ JOB_MODULES = {
     "reinforce++": "pipeline.stages.policy",
     "dpo": "pipeline.policy_methods.dpo",
     "best-of-n": "pipeline.policy_methods.best_of_n",
+    "openrlhf": "pipeline.policy_methods.openrlhf.stage",
     "evaluate": "pipeline.stages.evaluate",
     "measure": "pipeline.studies.measure",
     "curve": "pipeline.reward.report.curve_stage",

@@ -44,7 +44,7 @@ with torch.no_grad():
     print(model.score(model.base_model(**tokens).last_hidden_state[:, -1]))"""
 _METHODS = {
     "ppo": "PPO", "grpo": "GRPO", "reinforce++": "REINFORCE++", "rloo": "RLOO", "dpo": "DPO",
-    "best-of-n": "best-of-N",
+    "best-of-n": "best-of-N", "openrlhf": "OpenRLHF's PPO",
 }  # fmt: skip
 
 

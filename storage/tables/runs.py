@@ -69,7 +69,7 @@ _NOTES = """
 
 METHODS = {
     "ppo": "PPO", "grpo": "GRPO", "reinforce++": "REINFORCE++", "dpo": "DPO", "rloo": "RLOO",
-    "best-of-n": "best-of-N",
+    "best-of-n": "best-of-N", "openrlhf": "OpenRLHF PPO",
 }  # fmt: skip
 """The names of the methods by ``optimize.method``."""
 

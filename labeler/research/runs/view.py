@@ -99,6 +99,19 @@ _BEST_OF_N = (
     Plan("Reward by N", [("best_of_n/reward", "best of N samples of SFT")], "reward"),
     Plan("KL from SFT, upper bound", [("best_of_n/kl_bound", "log N − (N−1)/N")], "nats"),
 )
+_OPENRLHF_KL = Plan(
+    "KL from SFT per token", [("openrlhf/kl_per_token", "KL per token")], "nats per token"
+)
+_OPENRLHF_REST = (
+    Plan("Total reward", [("reward/total", "total reward")], "per response"),
+    Plan("Policy loss", [("policy/loss", "policy")], "loss"),
+    Plan("Value loss", [("value/loss", "value")], "loss"),
+    Plan("Clip fraction", [("policy/clip_fraction", "policy")], "share of tokens"),
+    Plan("Response length", [("completion/length_mean", "length")], "tokens"),
+    Plan("Finished responses", [("completion/eos_rate", "finished")], "share of responses"),
+    Plan("Gradient norm", [("openrlhf/grad_norm", "norm")], "L2 norm"),
+    Plan("Learning rate", [("optim/lr", "policy"), ("optim/critic_lr", "critic")], "learning rate"),
+)
 _PLANS: Mapping[str, tuple[Sequence[Plan], Sequence[Plan]]] = {
     "ppo": ((_REWARD, _KL), _PPO_REST),
     "grpo": ((_REWARD, _KL), (_GROUPS, *_CRITIC_FREE)),
@@ -106,6 +119,7 @@ _PLANS: Mapping[str, tuple[Sequence[Plan], Sequence[Plan]]] = {
     "rloo": ((_REWARD, _KL), (_GROUPS, *_CRITIC_FREE)),
     "dpo": (_DPO_MAIN, _DPO_REST),
     "best-of-n": (_BEST_OF_N, ()),
+    "openrlhf": ((_REWARD, _OPENRLHF_KL), _OPENRLHF_REST),
 }
 """The main charts and the smaller ones, by method."""
 _ENGINE = ("ppo", "grpo", "rloo", "reinforce++")
@@ -115,7 +129,7 @@ series even after a single update."""
 
 def unit(kind: str) -> str:
     """The name of a step in a run of this kind (`runs.kind`)."""
-    return "update" if kind in _ENGINE else "step"
+    return "update" if kind in (*_ENGINE, "openrlhf") else "step"
 
 
 def definition(name: str, known: Mapping[str, str]) -> str:
@@ -233,8 +247,8 @@ def results(
 
 
 def planned_updates(run: Run) -> int | None:
-    """The updates of a running run of the engine; None for any other."""
-    if run.status != "running" or runs.kind(run) not in _ENGINE:
+    """The updates of a running run whose steps are updates; None for any other."""
+    if run.status != "running" or unit(runs.kind(run)) != "update":
         return None
     return run.config.get("ppo", {}).get("updates")
 

@@ -24,12 +24,15 @@ _PHASES = {"PENDING": "waiting", "RUNNING": "running", "SUCCEEDED": "succeeded"}
 
 
 class RayCluster:
-    """The cluster behind a Ray dashboard."""
+    """The cluster behind a Ray dashboard; `otherwise` says what a person can do without it."""
 
     name = "Ray"
 
-    def __init__(self, config: WorkerConfig) -> None:
+    def __init__(
+        self, config: WorkerConfig, *, otherwise: str = "set worker.launcher to local"
+    ) -> None:
         self._config = config
+        self._otherwise = otherwise
         token = os.environ.get(TOKEN)
         self._headers = {"Authorization": f"Bearer {token}"} if token else {}
 
@@ -80,7 +83,7 @@ class RayCluster:
         except httpx.TransportError as error:
             raise LaunchError(
                 f"Ray does not answer at {self._config.ray_address} ({error}). Start it with `ray "
-                "start --head`, or set worker.launcher to local."
+                f"start --head`, or {self._otherwise}."
             ) from None
         if missing and reply.status_code == httpx.codes.NOT_FOUND:
             return None

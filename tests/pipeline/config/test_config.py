@@ -141,8 +141,11 @@ def test_what_training_reads_is_open_in_the_form_and_what_sampling_has_read_is_f
     fixed = {s.name for s in form(Config()) if s.why_fixed}
     assert {"model.name", "sft.lr", "labeling.overlap", "sampling.top_p", "gate.labels"} <= fixed
     assert {name.partition(".")[0] for name in fixed} == {
-        "model", "labeling", "sft", "sampling", "gate", "live", "serving", "plugins", "worker",
+        "model", "labeling", "sft", "sampling", "gate", "live", "optimize", "serving", "plugins",
+        "worker",
     }  # fmt: skip
+    openrlhf = {"optimize.openrlhf_python", "optimize.openrlhf_options"}
+    assert {name for name in fixed if name.startswith("optimize.")} == openrlhf
     assert "worker.launcher" in fixed  # only the operator says where stages run
     assert "worker.gpus" not in fixed
     # Rewards are centered on samples of that batch, the gate raises the KL weight, models load so.
