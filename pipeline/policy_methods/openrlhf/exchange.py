@@ -43,9 +43,10 @@ class Exchange:
         self.folder = here / "openrlhf"
         self.prompts = self.folder / "prompts.jsonl"
         self.reward = self.folder / "reward.py"
-        self.policy = self.folder / "policy"
         self.tensorboard = self.folder / "tensorboard"
         self.checkpoint = directory.checkpoint.resolve()
+        # With the checkpoints, it is deleted when the run has succeeded or is retried.
+        self.policy = self.checkpoint / "policy"
         # A stage that is a job of a cluster sees the paths of the nodes itself.
         self._workspace = here.parents[1] if worker.launcher == "local" and worker.root else None
         self._root = Path(worker.root)

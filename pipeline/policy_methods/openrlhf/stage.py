@@ -6,7 +6,6 @@ GPUs and was not run (docs/openrlhf.md).
 
 from __future__ import annotations
 
-import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -37,7 +36,6 @@ def run(job: Job, report: Report, directory: RunDirectory) -> PolicySummary:
         training.follow()
     model = load_checked(exchange.policy, chat, start)
     save_policy(model, chat.tokenizer, directory.model)
-    shutil.rmtree(exchange.policy)  # model/ has the same weights
     write_samples(directory)
     return PolicySummary(
         method="openrlhf",
