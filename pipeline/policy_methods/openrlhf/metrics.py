@@ -6,6 +6,7 @@ Only metrics whose definitions agree are renamed to those of the engine.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,8 @@ KL, REWARD = NAMES["kl"], SCORE
 
 
 def translated(values: dict[str, float], *, kl_weight: float) -> dict[str, float]:
-    """The metrics of an update under our names."""
+    """The metrics of an update under our names, without those that are not finite."""
+    values = {name: value for name, value in values.items() if isfinite(value)}
     found = {NAMES[name]: value for name, value in values.items() if name in NAMES}
     found |= {name: value for name, value in values.items() if name.startswith("reward/")}
     if _TRUNCATED in values:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import signal
 import socket
 import subprocess
 import sys
@@ -28,6 +29,7 @@ from pipeline.policy_methods.inputs import job_reward, read_prompts
 from pipeline.policy_methods.openrlhf import exchange as files
 from pipeline.policy_methods.openrlhf import follow, stage
 from pipeline.policy_methods.openrlhf.follow import TrainingFailed, error_line
+from pipeline.policy_methods.openrlhf.metrics import translated
 from pipeline.policy_methods.openrlhf.takeover import load_checked
 from pipeline.runs import cancellation
 from pipeline.runs.cancellation import Cancelled
@@ -490,6 +492,11 @@ def test_the_line_that_says_why(output: str, reason: str) -> None:
     assert error_line(output) == reason
 
 
+def test_a_figure_that_is_not_finite_is_left_out() -> None:
+    values = {"kl": float("nan"), "policy_loss": 0.5, "reward/score": float("inf"), "act": 1.0}
+    assert translated(values, kl_weight=0.1) == {"policy/loss": 0.5, "kl/coefficient": 0.1}
+
+
 def saved(path: Path, model: Any, tokenizer: Any) -> Path:
     model.save_pretrained(path)
     tokenizer.save_pretrained(path)
@@ -533,7 +540,8 @@ def ray() -> Iterator[RayNodes]:
 
 
 @pytest.mark.slow
-def test_ray_runs_the_job_once_and_stops_it(models, tmp_path, ray, monkeypatch) -> None:
+@pytest.mark.timeout(600)
+def test_ray_runs_the_job_once_and_stops_it(models, tmp_path, ray) -> None:
     where = {"worker__ray_address": ray.address}
     (tmp_path / "first").mkdir()
     job, directory = prepared(models, tmp_path / "first", **where)
@@ -550,18 +558,34 @@ def test_ray_runs_the_job_once_and_stops_it(models, tmp_path, ray, monkeypatch) 
         ran(job, directory)
     (tmp_path / "third").mkdir()
     job, directory = prepared(models, tmp_path / "third", "--stand_in=waits", **where)
-    monkeypatch.setattr(cancellation, "_requested", False)
-    threading.Timer(15.0, lambda: setattr(cancellation, "_requested", True)).start()
-    with pytest.raises(Cancelled):
-        ran(job, directory)
-    monkeypatch.setattr(cancellation, "_requested", False)
     cluster = stage.RayCluster(job.config.worker)
-    name = json.loads((directory.checkpoint / "ray_job.json").read_text())["id"]
-    deadline = time.monotonic() + 60
-    while cluster.look(name).phase != "failed":
+    worker = started(directory)
+    record = directory.checkpoint / "ray_job.json"
+    until(record.exists)
+    name = json.loads(record.read_text())["id"]
+    until(lambda: cluster.find(name) is not None and cluster.look(name).phase == "running")
+    worker.kill()
+    worker.wait()
+    directory.write_job(Job(**(vars(job) | {"attempt": 2, "resume": True})))
+    worker = started(directory)
+    until(lambda: f"follows the job {name}" in directory.log_tail())
+    assert cluster.look(name).phase == "running"
+    worker.terminate()
+    assert worker.wait(timeout=60) == 128 + signal.SIGTERM
+    assert directory.error() == "cancelled"
+    until(lambda: cluster.look(name).phase == "failed")
+    assert "stopped" in cluster.look(name).detail
+
+
+def started(directory: RunDirectory) -> subprocess.Popen[bytes]:
+    return subprocess.Popen([sys.executable, "-m", "pipeline.worker", directory.path], cwd=ROOT)
+
+
+def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 120
+    while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.5)
-    assert "stopped" in cluster.look(name).detail
 
 
 def submitted_again(job: Job, directory: RunDirectory) -> None:
