@@ -54,6 +54,8 @@ def say(line: str) -> None:
 def train(asked: dict[str, Any]) -> None:
     tokenizer = AutoTokenizer.from_pretrained(asked["actor.model_name_or_path"])
     spec = importlib.util.spec_from_file_location("reward_func", asked["reward.remote_url"])
+    assert spec
+    assert spec.loader
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     rows = [
@@ -87,7 +89,7 @@ def train(asked: dict[str, Any]) -> None:
         if step == 2 and asked["stand_in"] == "dies after a checkpoint":
             sys.exit("ray.exceptions.ActorDiedError: The actor died unexpectedly.")
     writer.close()
-    model = AutoModelForCausalLM.from_pretrained(
+    model: Any = AutoModelForCausalLM.from_pretrained(
         asked["actor.model_name_or_path"], dtype=torch.bfloat16
     )
     with torch.no_grad():

@@ -30,9 +30,10 @@ def load_checked(folder: Path, chat: ChatTokenizer, start: str) -> Any:
             f"{Path(start).name}"
         )
     with explaining_load_errors(str(folder)):
-        model, about = AutoModelForCausalLM.from_pretrained(
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
             folder, dtype=torch.bfloat16, trust_remote_code=False, output_loading_info=True
         )
+    model, about = loaded
     if missing := sorted(about["missing_keys"]):
         raise ValueError(
             f"the policy that OpenRLHF saved lacks {len(missing)} weights, such as {missing[0]}"

@@ -27,7 +27,7 @@ from tests.helpers.stage_inputs import give, make_job, make_prompts, tiny_models
 
 found = importlib.util.find_spec("openrlhf")
 pytestmark = pytest.mark.skipif(found is None, reason="OpenRLHF is not in the path")
-PACKAGE = Path(found.submodule_search_locations[0]) if found else Path()
+PACKAGE = Path((found.submodule_search_locations or [""])[0]) if found else Path()
 
 PARSE = """
 import json, runpy, sys
