@@ -15,6 +15,7 @@ import pytest
 from typer.main import get_command
 
 from commands.main import app
+from pipeline.config import openrlhf
 from pipeline.config.policy import OptimizeConfig
 from pipeline.config.sections import Config
 from pipeline.config.shaping import COMPONENTS
@@ -205,6 +206,16 @@ def test_the_settings_of_other_methods_stand_with_their_defaults():
     assert found == {
         name: "empty" if value in ("", ()) else str(value) for name, value in expected.items()
     }
+
+
+def test_what_openrlhf_gets_of_each_setting_is_in_its_table():
+    table = rows("Settings", (DOCS / "openrlhf.md").read_text(encoding="utf-8"))
+    named = [name for row in table for name in re.findall(r"`ppo\.(\w+)`", row[0])]
+    assert sorted(named) == sorted([*openrlhf.DIRECT, *openrlhf.DERIVED, *openrlhf.OWN])
+    options = {name: own[0] for name, own in openrlhf.DIRECT.items()} | openrlhf.DERIVED
+    for row in table:
+        for name in re.findall(r"`ppo\.(\w+)`", row[0]):
+            assert options.get(name, "reward function") in row[1], name
 
 
 def test_the_readme_lists_every_command():
