@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import re
 import shlex
-import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from time import monotonic, sleep
 from typing import Any
 
 from pipeline.policy_methods.openrlhf.exchange import Exchange
@@ -111,7 +111,7 @@ class TrainingJob:
                 with suppress(LaunchError):
                     self._cluster.stop(self.name)
                 raise Cancelled
-            now = time.monotonic()
+            now = monotonic()
             if now - asked >= ASK_EVERY:
                 asked, state = now, self._look()
                 answered = now if state.phase != "silent" or answered < 0 else answered
@@ -124,7 +124,7 @@ class TrainingJob:
                 yield state
                 if over:
                     return
-            time.sleep(POLL)
+            sleep(POLL)
 
     def _look(self) -> JobState:
         try:
