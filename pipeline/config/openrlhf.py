@@ -85,11 +85,13 @@ class Cluster:
 
 def check(ppo: PPOConfig, cluster: Cluster, *, snapshots: int, options: Sequence[str]) -> None:
     """ValueError for settings that OpenRLHF has no counterpart of, all in one sentence."""
-    without = [*_without_counterpart(ppo), *([f"optimize.snapshots={snapshots}"] * bool(snapshots))]
+    without = list(_without_counterpart(ppo))
+    if snapshots:
+        without.append(f"optimize.snapshots={snapshots} (default 0)")
     require(
         not without,
-        f"optimize.method=openrlhf has no counterpart of {', '.join(without)}; leave out what is "
-        "named here",
+        f"optimize.method=openrlhf has no counterpart of {', '.join(without)}; set "
+        f"{'it to its default' if len(without) == 1 else 'them to their defaults'}",
     )
     require(
         cluster.gpus % cluster.tensor_parallel == 0,
@@ -123,7 +125,7 @@ def _without_counterpart(ppo: PPOConfig) -> Iterator[str]:
         known = field.name in DIRECT or field.name in DERIVED or field.name in OWN
         impossible = {"loss_mean": "constant", "precision": "fp32"}.get(field.name)
         if value == impossible if known else value != field.default:
-            yield f"ppo.{field.name}={toml(value)}"
+            yield f"ppo.{field.name}={toml(value)} (default {toml(field.default)})"
 
 
 def prompts_per_update(ppo: PPOConfig) -> int:
