@@ -77,7 +77,7 @@ class TrainingJob:
         # Before the job exists: one that nobody knows of could not be found again.
         write_atomically(self._record, json.dumps({"id": self.name}))
         self._report.log(shlex.join(asked))
-        self._cluster.submit(self.name, asked, log=self._directory.log)
+        self._cluster.submit(self.name, asked, log=self._directory.log, nodes=1)
 
     def follow(self) -> None:
         """Report the job until it succeeds; TrainingFailed if it does not, Cancelled on request."""

@@ -74,7 +74,7 @@ class Processes:
     def find(self, name: str) -> str | None:
         return name if name in self.jobs else None
 
-    def submit(self, name: str, command: Sequence[str], *, log: Path) -> str:
+    def submit(self, name: str, command: Sequence[str], *, log: Path, nodes: int) -> str:  # noqa: ARG002
         assert name not in self.jobs
         self.commands.append(command)
         self.logs[name] = log.with_name(f"{name}.txt")
@@ -597,4 +597,4 @@ def until(condition: Callable[[], bool]) -> None:
 def submitted_again(job: Job, directory: RunDirectory) -> None:
     cluster = stage.RayCluster(job.config.worker)
     name = json.loads((directory.checkpoint / "ray_job.json").read_text())["id"]
-    cluster.submit(name, ["true"], log=directory.log)
+    cluster.submit(name, ["true"], log=directory.log, nodes=1)
