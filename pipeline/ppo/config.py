@@ -432,6 +432,11 @@ class PPOConfig(Section):
         )
 
 
+def needs_bitsandbytes(config: PPOConfig) -> bool:
+    """Whether a run with these settings imports bitsandbytes, of the extra `quantized`."""
+    return config.quantization != "none" or config.optimizer == "adamw_8bit"
+
+
 def _check_bits(config: PPOConfig) -> None:
     """ValueError for settings that cannot be combined with weights or moments of few bits."""
     require(

@@ -11,7 +11,6 @@ import os
 import socket
 import sys
 import threading
-from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 
@@ -30,7 +29,7 @@ def main() -> None:
     """Serve until standard input is closed."""
     folder = Path(sys.argv[1])
     config = Config.from_dict(_read(folder)["config"])
-    configure_process(replace(config.worker, nice=NICE))
+    configure_process(config, nice=NICE)
     engine = import_module("pipeline.serving.engine").Engine(
         active=ACTIVE, waiting=config.serving.queue
     )

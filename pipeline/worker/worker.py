@@ -25,7 +25,8 @@ from tempfile import TemporaryDirectory
 from types import FrameType
 from typing import Any
 
-from pipeline.config.sections import WorkerConfig
+from pipeline.config.sections import Config
+from pipeline.ppo.config import needs_bitsandbytes
 from pipeline.runs.cancellation import WAS_CANCELLED, WAS_TERMINATED, Cancelled, request_cancel
 from pipeline.runs.rundir import Job, Report, RunDirectory
 from pipeline.runs.tensorboard import TRACKERS, run_name
@@ -116,7 +117,7 @@ def _work(
     """Run the stage; return its summary as JSON, with its duration in seconds."""
     start = time.monotonic()
     job = directory.job()
-    configure_process(job.config.worker)
+    configure_process(job.config)
     report = Report(directory, attempt=job.attempt)
     if job.attempt > 1 and not job.resume:
         report.rewind(0)
@@ -156,7 +157,7 @@ def _share(
     """Do a share of the stage's work and report nothing."""
     signal.signal(signal.SIGTERM, _cancel)
     job = directory.job()
-    configure_process(job.config.worker)
+    configure_process(job.config)
     stage = stage_module(job)
     try:
         with (
@@ -199,23 +200,27 @@ def stage_module(job: Job) -> Any:
     return import_module(JOB_MODULES[job.kind])
 
 
-def configure_process(config: WorkerConfig) -> None:
-    """Set priority, threads and environment; the last lines import torch."""
+def configure_process(config: Config, *, nice: int | None = None) -> None:
+    """Set priority (`worker.nice` by default), threads and environment; the last lines import torch."""
+    nice = config.worker.nice if nice is None else nice
     niceness = os.nice(0)
-    if config.nice > niceness:
-        os.nice(config.nice - niceness)
+    if nice > niceness:
+        os.nice(nice - niceness)
     with suppress(OSError):
         # With Linux's autogroups, nice applies within a session only, and a worker has its own.
-        Path("/proc/self/autogroup").write_text(str(config.nice))
-    if config.threads:
+        Path("/proc/self/autogroup").write_text(str(nice))
+    if config.worker.threads:
         for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
-            os.environ[name] = str(config.threads)
+            os.environ[name] = str(config.worker.threads)
     # Otherwise threads spin at barriers while the web process uses the core.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
     os.environ["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"
-    import_module("pipeline.models.devices").cap_threads(config)
+    if not needs_bitsandbytes(config.ppo):
+        # Where it is installed, PEFT imports it, which takes a second and 45 MB.
+        sys.modules.setdefault("bitsandbytes", None)  # type: ignore[arg-type]
+    import_module("pipeline.models.devices").cap_threads(config.worker)
     import_module("transformers.utils.logging").disable_progress_bar()
 
 

@@ -6,6 +6,8 @@ import fcntl
 import json
 import os
 import re
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,7 +17,7 @@ from pipeline.config.metric_definitions import METRICS
 from pipeline.runs.rundir import LOCK_FD, Report, RunDirectory
 from pipeline.stages import reward
 from pipeline.worker import worker
-from tests.helpers.prepared_workers import start
+from tests.helpers.prepared_workers import ROOT, start
 from tests.helpers.stage_inputs import (
     give,
     make_job,
@@ -164,6 +166,22 @@ def test_ppo_and_evaluate(trained: dict[str, str], tmp_path: Path):
     assert found["policy"]["kl"] > 0
     assert len(rows_of(evaluation.outputs / "scores.parquet")) == 3 * 8
     assert_defined(evaluation)
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "adamw_8bit"])
+def test_only_a_run_that_needs_bitsandbytes_imports_it(optimizer: str):
+    pytest.importorskip("bitsandbytes")
+    code = f"""
+import sys
+from pipeline.config.sections import Config
+from pipeline.ppo.config import PPOConfig
+from pipeline.worker.worker import configure_process
+configure_process(Config(ppo=PPOConfig(optimizer="{optimizer}")), nice=0)
+import peft
+sys.exit(sys.modules.get("bitsandbytes") is not None)
+"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False)
+    assert done.returncode == (optimizer == "adamw_8bit")
 
 
 def test_a_failure_leaves_its_reason_and_no_result(models: dict[str, str], tmp_path: Path):
