@@ -110,7 +110,7 @@ def run(folder: Path, labels: int) -> dict[str, Any]:
     with Database.open(folder) as db:
         add_pairs(db, believable(2 * labels + 2 * queue.MAX_SHARE))
         app = make_app(db)
-        with serving(app) as server, chromium() as browser:
+        with serving(app) as server, chromium(full=True) as browser:
             for name in ("near", "delayed_300_ms"):
                 who = add_person(db, name)
                 secret = tokens.issue(db, who.id, "session", lifetime=None)

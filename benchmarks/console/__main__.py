@@ -108,7 +108,7 @@ def measure(workspace: Path, given: argparse.Namespace) -> dict[str, Any]:
     compared = stored.pop("compared")
     found: dict[str, Any] = {"stored": stored, "cores": os.cpu_count(), "load": os.getloadavg()[0]}
     say("starting the server and Chromium")
-    with serving(workspace) as served, chromium() as browser:
+    with serving(workspace) as served, chromium(full=True) as browser:
         found["memory_mb"] = {"start": served.memory_mb()}
         found["first_content"] = first_contents(browser, served, given)
         found["memory_mb"]["sections"] = served.memory_mb()

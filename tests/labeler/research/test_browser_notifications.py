@@ -47,7 +47,7 @@ class World:
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory) -> Iterator[World]:
-    find_chromium()
+    find_chromium(full=True)
     with Database.open(tmp_path_factory.mktemp("workspace")) as db, receiving() as receiver:
         Seeding(db).history(finished=1, labels=30)
         dispatcher = Dispatcher(db, allow_private=True, every=0.1)
@@ -64,7 +64,7 @@ def world(tmp_path_factory) -> Iterator[World]:
 @pytest.fixture(scope="module")
 def browser(world: World) -> Iterator[Browser]:
     assert world.server.url
-    with chromium() as running:
+    with chromium(full=True) as running:  # the shell has no notifications
         yield running
 
 
