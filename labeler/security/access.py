@@ -234,13 +234,13 @@ class AccessMiddleware:
             assert identity is not None  # no rule of this kind is public
             try:
                 known, role = self.functions("researcher"), identity.annotator.role
-                receive = await checked_call(receive, known, allowed=self.functions(role))
+                receive, session = await checked_call(receive, known, allowed=self.functions(role))
             except (BadCall, HTTPException) as refused:
                 status = refused.status_code if isinstance(refused, HTTPException) else 422
                 status = 403 if isinstance(refused, NotAllowed) else status
                 await _json_error(status, _sentence(refused))(scope, receive, send)
                 return
-            send = self._once_closed(send, identity.annotator.id)
+            send = self._once_closed(send, session)
         if rule.kind == "stream" and identity is not None:
             who, role = identity.annotator.id, identity.annotator.role
             await self.streams.serve(self.app, scope, receive, send, annotator=who, role=role)
@@ -260,12 +260,12 @@ class AccessMiddleware:
                 await _json_error(500, _DEFECT)(scope, receive, send)
             raise
 
-    def _once_closed(self, send: Send, annotator: str) -> Send:
+    def _once_closed(self, send: Send, session: object) -> Send:
         """Answer a call when the page knows whether its stream is open."""
 
         async def waiting_send(message: Message) -> None:
             if message["type"] == "http.response.start":
-                await self.streams.wait_until_closed(annotator)
+                await self.streams.wait_until_read(session)
             await send(message)
 
         return waiting_send

@@ -30,8 +30,8 @@ class NotAllowed(BadCall):
 
 async def checked_call(
     receive: Receive, functions: Container[object], *, allowed: Container[object]
-) -> Receive:
-    """Read the body and return a `receive` that repeats it.
+) -> tuple[Receive, object]:
+    """Read the body and return a `receive` that repeats it, and the name of the call's session.
 
     Raises `BadCall` unless it is JSON that names no file, only functions in `functions`, and only
     session names of the form that pages use; `NotAllowed` if the function is not in `allowed`.
@@ -44,13 +44,14 @@ async def checked_call(
         body += message.get("body", b"")
         more = message.get("more_body", False)
     # Gradio gets what was checked: another reader could see another one of two equal keys.
-    checked = json.dumps(_check(body, functions, allowed)).encode() if body else b""
+    found = _check(body, functions, allowed) if body else None
+    checked = json.dumps(found).encode() if body else b""
     whole: list[Message] = [{"type": "http.request", "body": checked, "more_body": False}]
 
     async def again() -> Message:
         return whole.pop() if whole else await receive()
 
-    return again
+    return again, found.get("session_hash") if isinstance(found, dict) else None
 
 
 def _check(body: bytearray, functions: Container[object], allowed: Container[object]) -> Any:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import time
+from contextlib import suppress
 from dataclasses import dataclass, field
+from urllib.parse import parse_qs
 
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
@@ -14,9 +15,11 @@ from labeler.security.auth import Auth
 
 MAX_STREAMS = 32
 """Open streams per user; a page has two."""
-CLOSING = 0.15
-"""Seconds within which a page reads that Gradio has closed its stream of results."""
+CLOSING = 5.0
+"""Seconds to wait, at most, for a page to read that Gradio has closed its stream of results."""
 _CLOSE = b'"msg":"close_stream"'
+_EVENTS = "text/event-stream"
+"""What pages accept, and other clients do not name."""
 
 
 @dataclass(eq=False)
@@ -35,13 +38,51 @@ class _Stream:
         self.task.cancel()
 
 
+class _Closing:
+    """The end of a page's stream, which is held until the page has read of it.
+
+    Gradio closes a page's stream when no call is pending.  If the page is told that its next call was
+    accepted before it has read that, it awaits the result on the closed stream: until another call
+    opens a new stream, or forever if that other call awaits its turn.  A page that reads of the end
+    drops the connection.
+    """
+
+    def __init__(
+        self, closing: dict[object, asyncio.Event], scope: Scope, receive: Receive
+    ) -> None:
+        self._closing, self._receive = closing, receive
+        self._session = parse_qs(scope.get("query_string", b"").decode("latin-1")).get(
+            "session_hash", [None]
+        )[-1]
+        # Other clients read to the end.
+        self._is_page = _EVENTS in Headers(scope=scope).get("accept", "")
+        self._read: asyncio.Event | None = None
+
+    async def before(self, message: Message) -> None:
+        """Note the message that closes the stream; wait before the last one."""
+        if self._is_page and _CLOSE in message.get("body", b""):
+            self._read = self._closing[self._session] = asyncio.Event()
+        elif self._read and not message.get("more_body"):
+            with suppress(TimeoutError):
+                async with asyncio.timeout(CLOSING):
+                    while (await self._receive())["type"] != "http.disconnect":
+                        pass
+
+    def end(self) -> None:
+        """The page knows, or will not read it."""
+        if self._read:
+            self._read.set()
+            if self._closing.get(self._session) is self._read:
+                del self._closing[self._session]
+
+
 class Streams:
     """All open streams."""
 
     def __init__(self, auth: Auth) -> None:
         self._auth = auth
         self._open: dict[_Stream, None] = {}
-        self._closed: dict[str, float] = {}  # user → when Gradio last closed a stream of results
+        self._closing: dict[object, asyncio.Event] = {}  # by session: its page has read the end
         auth.when_accounts_change(self._recheck)
 
     async def serve(
@@ -49,12 +90,12 @@ class Streams:
     ) -> None:
         """Run `app` until it has answered, or the user is signed out or gets another role."""
         started = finished = False
+        closing = _Closing(self._closing, scope, receive)
 
         async def tracked_send(message: Message) -> None:
             nonlocal started, finished
             started = True
-            if _CLOSE in message.get("body", b""):
-                self._closed[annotator] = time.monotonic()
+            await closing.before(message)
             await send(message)
             finished = message["type"] == "http.response.body" and not message.get("more_body")
 
@@ -80,17 +121,12 @@ class Streams:
             await finish()
         finally:
             del self._open[stream]
+            closing.end()
 
-    async def wait_until_closed(self, annotator: str) -> None:
-        """Wait until the user's page has read that its stream is closed.
-
-        Gradio closes a page's stream when no call is pending.  If the page is told that its next call
-        was accepted before it has read that, it awaits the result on the closed stream, and gets it
-        only when another call opens a new stream: up to four seconds later, at the next tick.
-        """
-        since = time.monotonic() - self._closed.get(annotator, float("-inf"))
-        if since < CLOSING:
-            await asyncio.sleep(CLOSING - since)
+    async def wait_until_read(self, session: object) -> None:
+        """Wait until the session's page has read that its stream is closed, if Gradio closed it."""
+        if session in self._closing:
+            await self._closing[session].wait()
 
     def _make_room(self, annotator: str) -> None:
         own = [stream for stream in self._open if stream.annotator == annotator]

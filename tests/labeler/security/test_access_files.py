@@ -336,19 +336,43 @@ def test_one_person_has_so_many_streams_and_no_more(researcher, monkeypatch):
     assert [len(each) for each in kept] == [2] * 5
 
 
-def test_a_call_is_answered_once_the_page_can_know_that_its_stream_is_closed(researcher):
+PAGE = {"accept": "text/event-stream"}
+
+
+def test_a_call_is_answered_once_the_page_has_read_that_its_stream_is_closed(researcher):
     """Else a page awaits the result on a closed stream, until its next call opens another."""
     _, client = researcher
-    function = preview_function(client)
-    body = {"data": ["**one**"], "fn_index": function, "session_hash": "closing"}
-    path = "/research/gradio_api/queue/"
-    assert client.post(f"{path}join", json=body).status_code == 200
-    with client.stream("GET", f"{path}data?session_hash=closing") as stream:
-        assert [line for line in stream.iter_lines() if "close_stream" in line]
-        closed = time.monotonic()
+    body = {"data": ["**one**"], "fn_index": preview_function(client), "session_hash": "closing"}
+    join, data = (f"/research/gradio_api/queue/{name}" for name in ("join", "data"))
+    asked = {"params": {"session_hash": "closing"}, "headers": PAGE}
+    answers: list[int] = []
+    again = threading.Thread(
+        target=lambda: answers.append(client.post(join, json=body).status_code)
+    )
+    assert client.post(join, json=body).status_code == 200
+    with client.stream("GET", data, **asked) as stream:
+        lines = stream.iter_lines()  # without a name it is deleted, which drops the connection
+        assert next(line for line in lines if "close_stream" in line)
+        again.start()
+        again.join(0.5)
+        assert answers == []
+        other = body | {"session_hash": "another"}
+        assert client.post(join, json=other).status_code == 200  # another page need not wait
+        assert answers == []
+    again.join(20)
+    assert answers == [200]
 
-    assert client.post(f"{path}join", json=body).status_code == 200
-    assert time.monotonic() - closed > 0.8 * streams.CLOSING
+    with client.stream("GET", data, **asked) as stream:
+        assert "<strong>one" in next(line for line in stream.iter_lines() if "completed" in line)
 
-    with client.stream("GET", f"{path}data?session_hash=closing") as stream:
-        assert "<strong>one" in "".join(stream.iter_lines())
+
+def test_a_page_that_does_not_answer_delays_its_next_call_for_seconds_only(researcher, monkeypatch):
+    monkeypatch.setattr(streams, "CLOSING", 0.3)
+    _, client = researcher
+    body = {"data": ["**one**"], "fn_index": preview_function(client), "session_hash": "silent"}
+    join, data = (f"/research/gradio_api/queue/{name}" for name in ("join", "data"))
+    assert client.post(join, json=body).status_code == 200
+    with client.stream("GET", data, params={"session_hash": "silent"}, headers=PAGE) as stream:
+        lines = stream.iter_lines()
+        assert next(line for line in lines if "close_stream" in line)
+        assert client.post(join, json=body).status_code == 200
