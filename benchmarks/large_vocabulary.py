@@ -1,6 +1,6 @@
 """Peak memory of one PPO update with a vocabulary of 151,936, against TRL 1.12 on the same batch.
 
-    python -m benchmarks.large_vocabulary [--alone] [--tiny] [--json FILE]
+    python -m benchmarks.large_vocabulary [--alone] [--exact-kl] [--processes N] [--tiny] [--json FILE]
 
 A policy in the shape of Qwen3 (1,024 wide, four layers, tied embeddings, random weights, fp32) makes
 the loss of 2,048 response tokens and its gradients, in one minibatch, with a small separate critic.
@@ -8,6 +8,10 @@ Each engine has its own process, which reports by how much its memory rose above
 forward pass, its CPU seconds, and the log-probabilities, which must agree to 1e-5.  The gradients
 are part of the memory and the optimizer's state is not.  `chunks off` is this engine with all logits at
 once.  TRL's lines are those of its training loop.  Memory is read from /proc, so this needs Linux.
+
+`--exact-kl` adds the KL over the whole vocabulary to the loss, to a reference of the policy's shape;
+`--processes 2` shards the models over two processes with FSDP2, and the memory is the first one's.  Both
+leave TRL out, compare KLs and gradients too, and the gradients must agree to 1e-5 of each weight's largest.
 """
 
 from __future__ import annotations
@@ -26,6 +30,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from transformers import (
     Qwen3Config,
     Qwen3ForCausalLM,
@@ -39,10 +44,13 @@ from pipeline.ppo import PPOConfig, PPOTrainer
 from pipeline.ppo.algorithm import MinibatchSize
 from pipeline.ppo.batch import Batch
 from pipeline.ppo.network import token_stats
+from pipeline.ppo.network.distributed import full_tensor, gathered
 
 ROWS, PROMPT, RESPONSE = 8, 32, 256
 ENGINES = ("trl", "chunks off", "chunks")
 TOLERANCE = 1e-5
+SAMPLED = 100_000
+"""Entries of a weight's gradient that are compared."""
 
 
 def shape(*, tiny: bool, small: bool = False) -> Qwen3Config:
@@ -85,10 +93,10 @@ def batch(*, tiny: bool) -> dict[str, torch.Tensor]:
     }
 
 
-def ours(given: dict[str, torch.Tensor], *, tiny: bool, chunks: bool) -> dict[str, Any]:
-    """This engine's gradients of a minibatch, and the log-probabilities (rows, response)."""
-    if not chunks:
-        token_stats.CHUNK_BYTES = 2**62
+def trainer_for(
+    given: dict[str, torch.Tensor], *, tiny: bool, exact_kl: bool, processes: int
+) -> PPOTrainer:
+    """This engine with the models, all rows in one minibatch."""
     policy, critic = models(tiny=tiny)
     texts = given["texts"]
     rows, response = given["logprobs"].shape
@@ -98,10 +106,12 @@ def ours(given: dict[str, torch.Tensor], *, tiny: bool, chunks: bool) -> dict[st
     config = PPOConfig(
         rollouts=rows, minibatch=rows, critic="separate", max_new_tokens=response,
         micro_batch_tokens=texts.numel(), precision="fp32", checkpoint_every=0,
+        kl_estimator="full" if exact_kl else "k1", kl_in="loss" if exact_kl else "reward",
+        sharding="fsdp2" if processes > 1 else "none",
     )  # fmt: skip
-    trainer = PPOTrainer(
+    return PPOTrainer(
         policy,
-        Qwen3ForCausalLM(shape(tiny=tiny, small=True)),  # no part of an update
+        Qwen3ForCausalLM(shape(tiny=tiny, small=not exact_kl)),  # else no part of an update
         work.tokenizer(words),
         texts[:, :PROMPT].tolist(),
         lambda _indices, said: [0.0] * len(said),
@@ -109,6 +119,17 @@ def ours(given: dict[str, torch.Tensor], *, tiny: bool, chunks: bool) -> dict[st
         critic=critic,
         device="cpu",
     )
+
+
+def ours(
+    given: dict[str, torch.Tensor], *, tiny: bool, chunks: bool, exact_kl: bool, processes: int
+) -> dict[str, Any]:
+    """This engine's gradients of a minibatch, and statistics of the tokens of this process's rows."""
+    # Below the logits of a tiny model, so that it takes chunks too.
+    token_stats.CHUNK_BYTES = (2**16 if tiny else 2**26) if chunks else 2**62
+    trainer = trainer_for(given, tiny=tiny, exact_kl=exact_kl, processes=processes)
+    texts = given["texts"]
+    rows, response = given["logprobs"].shape
     batch = Batch(
         prompt_indices=list(range(rows)),
         input_ids=texts,
@@ -124,12 +145,17 @@ def ours(given: dict[str, torch.Tensor], *, tiny: bool, chunks: bool) -> dict[st
     batch.importance_weights, batch.ref_logprobs = None, given["logprobs"]
     batch.advantages, batch.returns = given["advantages"], given["returns"]
     learner = trainer.learner
-    size = MinibatchSize(rows * response, rows)
-    found = measured(lambda: learner._gradients(batch, list(range(rows)), size, "both", 0.0))
+    size, mine = MinibatchSize(rows * response, rows), trainer.processes.share(range(rows))
+    weight = 0.05 if exact_kl else 0.0
+    found = measured(lambda: learner._gradients(batch, mine, size, "both", weight))
+    gradients = [full_tensor(p.grad).flatten() for p in learner.parameters if p.grad is not None]
+    found["gradients"] = [x[:: 1 + len(x) // SAMPLED].clone() for x in gradients]
+    del gradients
     learner.optimizer.zero_grad()
-    with torch.no_grad():
-        stats, _ = learner.token_stats(learner.model, batch)
-    return found | {"logprobs": stats.logprobs.view(rows, response)}
+    with torch.no_grad(), gathered(trainer.model), gathered(trainer.reference):
+        stats, _ = learner.token_stats(learner.model, batch.take(mine), exact_kl=exact_kl)
+    logprobs = stats.logprobs.view(len(mine), response)
+    return found | {"logprobs": logprobs} | ({} if stats.kl is None else {"kl": stats.kl})
 
 
 def trl(given: dict[str, torch.Tensor], *, tiny: bool) -> dict[str, Any]:
@@ -166,7 +192,7 @@ def trl(given: dict[str, torch.Tensor], *, tiny: bool) -> dict[str, Any]:
         return found | {"logprobs": logprobs_of()[1]}
 
 
-def measured(act: Callable[[], Any]) -> dict[str, float]:
+def measured(act: Callable[[], Any]) -> dict[str, Any]:
     """By how much the process's peak memory exceeds that before the act, MB, and CPU seconds."""
     gc.collect()
     Path("/proc/self/clear_refs").write_text("5")  # the peak is the current size again
@@ -182,57 +208,97 @@ def _status(field: str) -> float:
     return int(found[1]) * 1024 / 1e6
 
 
-def run_engine(engine: str, path: Path, *, tiny: bool) -> None:
+def run_engine(
+    engine: str, path: Path, *, tiny: bool, exact_kl: bool = False, processes: int = 1
+) -> None:
     """Measure one engine in this process; store its figures in a file."""
     torch.set_num_threads(1)
     given = batch(tiny=tiny)
     if engine == "trl":
         found = trl(given, tiny=tiny)
     else:
-        found = ours(given, tiny=tiny, chunks=engine == "chunks")
-    torch.save(found, path)
+        found = ours(
+            given, tiny=tiny, chunks=engine == "chunks", exact_kl=exact_kl, processes=processes
+        )
+    if not dist.is_initialized():
+        torch.save(found, path)
+        return
+    if dist.get_rank() == 0:
+        torch.save(found, path)
+    dist.destroy_process_group()
 
 
-def compare(engines: Sequence[str], peer: str, *, tiny: bool) -> list[dict[str, Any]]:
-    """One row per engine; exits if the log-probabilities differ."""
+def compare(
+    engines: Sequence[str], peer: str, options: Sequence[str], *, processes: int
+) -> list[dict[str, Any]]:
+    """One row per engine; exits if log-probabilities, KLs or gradients differ."""
     rows: list[dict[str, Any]] = []
+    launch = ["-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={processes}"]
     with tempfile.TemporaryDirectory() as folder:
         for engine in engines:
             path = Path(folder) / "found.pt"
             python = peer if engine == "trl" else sys.executable
-            command = [python, "-m", "benchmarks.large_vocabulary", "--engine", engine]
-            command += ["--out", str(path), *(["--tiny"] if tiny else [])]
-            subprocess.run(command, cwd=ROOT, check=True)
+            command = [python, *(launch if processes > 1 else []), "-m"]
+            command += ["benchmarks.large_vocabulary", "--engine", engine, "--out", str(path)]
+            subprocess.run([*command, *options], cwd=ROOT, check=True)
             rows.append({"engine": engine} | torch.load(path, weights_only=True))
     for row in rows:
-        row["difference"] = (row["logprobs"] - rows[0]["logprobs"]).abs().max().item()
-        if row["difference"] > TOLERANCE:
-            sys.exit(f"the log-probabilities of {row['engine']} differ by {row['difference']}")
-    return [{name: row[name] for name in row if name != "logprobs"} for row in rows]
+        row["differences"] = differences(row, rows[0])
+        for name, difference in row["differences"].items():
+            if difference > TOLERANCE:
+                sys.exit(f"the {name} of {row['engine']} differ by {difference}")
+    kept = ("engine", "memory", "seconds", "differences")
+    return [{name: row[name] for name in kept} for row in rows]
+
+
+def differences(row: dict[str, Any], first: dict[str, Any]) -> dict[str, float]:
+    """Largest differences of log-probabilities and KLs, nats, and of gradients, relative to each
+    weight's largest; only of what both engines report."""
+    found = {
+        name: (row[name] - first[name]).abs().max().item()
+        for name in ("logprobs", "kl")
+        if name in row and name in first
+    }
+    if "gradients" in row and "gradients" in first:
+        found["gradients"] = max(
+            ((a - b).abs().max() / b.abs().max().clamp_min(1e-30)).item()
+            for a, b in zip(row["gradients"], first["gradients"], strict=True)
+        )
+    return found
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--alone", action="store_true", help="this engine only, without TRL")
     parser.add_argument("--peer-python", help="an interpreter that has trl 1.12")
+    parser.add_argument("--exact-kl", action="store_true", help="the whole KL in the loss")
+    parser.add_argument("--processes", type=int, default=1, help="shard the models over so many")
     parser.add_argument("--tiny", action="store_true", help="a small model, for a test")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--engine", choices=ENGINES, help=argparse.SUPPRESS)
     parser.add_argument("--out", type=Path, help=argparse.SUPPRESS)
     given = parser.parse_args()
+    kind = {"tiny": given.tiny, "exact_kl": given.exact_kl, "processes": given.processes}
     if given.engine:
-        run_engine(given.engine, given.out, tiny=given.tiny)
+        run_engine(given.engine, given.out, **kind)
         return
-    engines = ENGINES[1:] if given.alone else ENGINES
-    peer = sys.executable if given.alone else peer_python(given.peer_python)
-    rows = compare(engines, peer, tiny=given.tiny)
-    header = ("engine", "memory, MB", "of the first row's", "CPU s", "log-probabilities differ by")
+    alone = given.alone or given.exact_kl or given.processes > 1
+    engines = ENGINES[1:] if alone else ENGINES
+    peer = sys.executable if alone else peer_python(given.peer_python)
+    options = ["--tiny"] * given.tiny + ["--exact-kl"] * given.exact_kl
+    options += ["--processes", str(given.processes)] if given.processes > 1 else []
+    rows = compare(engines, peer, options, processes=given.processes)
+    measured = list(rows[-1]["differences"])
+    header = ("engine", "memory, MB", "of the first row's", "CPU s")
     first = rows[0]["memory"]
-    cells = [
-        (r["engine"], f"{r['memory']:.0f}", f"{r['memory'] / first:.2f}", f"{r['seconds']:.1f}", f"{r['difference']:.1e}")
-        for r in rows
-    ]  # fmt: skip
-    print(markdown(header, cells))
+    cells = []
+    for row in rows:
+        memory, apart = row["memory"], row["differences"]
+        cells.append(
+            (row["engine"], f"{memory:.0f}", f"{memory / first:.2f}", f"{row['seconds']:.1f}")
+        )
+        cells[-1] += tuple(f"{apart[name]:.1e}" for name in measured)
+    print(markdown((*header, *(f"{name} differ by" for name in measured)), cells))
     if given.json:
         given.json.write_text(json.dumps(rows, indent=1) + "\n")
 

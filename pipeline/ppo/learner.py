@@ -9,6 +9,7 @@ then returns to the newest checkpoint and ends the run.
 import math
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -26,25 +27,31 @@ from pipeline.ppo.algorithm import (
 )
 from pipeline.ppo.batch import Batch, micro_batches, to_tokens
 from pipeline.ppo.config import PPOConfig
-from pipeline.ppo.network.distributed import Processes, full_tensor, is_sharded
+from pipeline.ppo.network.distributed import (
+    Processes,
+    full_tensor,
+    gathered,
+    is_sharded,
+)
 from pipeline.ppo.network.model import (
     ActorCritic,
     Setup,
     autocast,
+    forward_at,
     run_model,
 )
 from pipeline.ppo.network.packing import pack, packed
 from pipeline.ppo.network.quantized import bitsandbytes
 from pipeline.ppo.network.token_stats import (
     OutputHead,
+    Reference,
     Tokens,
     TokenStats,
     chunked_stats,
     entropy,
     forbid_ends,
+    head_for,
     is_small,
-    output_head,
-    share_gradient,
     token_logprobs,
 )
 
@@ -89,6 +96,21 @@ def learning_rates(config: PPOConfig, step: int) -> Rates:
     return Rates(config.lr * decay, critic_lr * decay)
 
 
+class Heads(NamedTuple):
+    """Output heads for large micro-batches; None if their logits are small, or it is not known."""
+
+    policy: OutputHead | None
+    reference: OutputHead | None
+
+
+def find_heads(
+    policy: nn.Module, reference: nn.Module, config: PPOConfig, device: torch.device
+) -> Heads:
+    """The heads of models that are neither sharded nor rounded yet."""
+    tokens = config.micro_batch_tokens
+    return Heads(*(head_for(model, device, tokens=tokens) for model in (policy, reference)))
+
+
 class NonFiniteError(RuntimeError):
     """A loss, gradient or log-probability is NaN or infinite; the optimizer took no step."""
 
@@ -101,6 +123,7 @@ class Learner:
         setup: Setup,
         processes: Processes,
         *,
+        heads: Heads,
         packing: bool,
         generator: torch.Generator,
     ) -> None:
@@ -117,46 +140,66 @@ class Learner:
         self._eos = torch.tensor(sorted(set(setup.eos_token_ids)), device=setup.device)
         self.parameters = [p for p in setup.model.parameters() if p.requires_grad]
         self.optimizer = make_optimizer(setup.model, setup.config)
-        self._heads = {
-            id(each): self._head(model)
-            for each, model in (
-                (setup.model, setup.model.policy),
-                (setup.reference, setup.reference),
-            )
-        }
-
-    def _head(self, model: nn.Module) -> OutputHead | None:
-        """The output head for large micro-batches; None if their logits are small or it is not known."""
-        layer: Any = model.get_output_embeddings()  # type: ignore[operator]
-        if self.sharded or is_small(self.config.micro_batch_tokens, layer.weight.shape[0]):
-            return None
-        head = output_head(model, self.device)
-        return None if head is None else share_gradient(model, head)
+        self._heads = {id(setup.model): heads.policy, id(setup.reference): heads.reference}
 
     def token_stats(
-        self, model: nn.Module, batch: Batch, *, wants_entropy: bool = False, **options: Any
+        self,
+        model: nn.Module,
+        batch: Batch,
+        *,
+        wants_entropy: bool = False,
+        exact_kl: bool = False,
+        **options: Any,
     ) -> tuple[TokenStats, Tensor | None]:
         """Statistics of all sampled tokens under the sampling distribution, and values (N,).
 
-        The logits of a micro-batch are made at once if they are small, else in chunks.
+        For `exact_kl` the reference runs too, without gradient.  The logits of a micro-batch are made at
+        once if they are small, else in chunks.
         """
-        sampled, head = batch.tokens[batch.mask], self._heads[id(model)]
-        if head is None or is_small(len(sampled), head.layer.out_features):
-            logits, values = self.logits(model, batch, **options)
-            found = token_logprobs(logits, sampled), entropy(logits) if wants_entropy else None
-            return TokenStats(*found), values
-        with autocast(self.setup.precision, self.device):
-            output = run_model(
-                model, **self._inputs(batch), use_cache=False, makes_logits=False, **options
+        head, ref_head = self._heads[id(model)], self._heads[id(self.setup.reference)]
+        sampled = batch.tokens[batch.mask]
+        unknown = ref_head is None and exact_kl
+        if head is None or unknown or is_small(len(sampled), head.layer.out_features):
+            return self._stats_at_once(
+                model, batch, wants_entropy=wants_entropy, exact_kl=exact_kl, **options
             )
-            stats = chunked_stats(
+        with autocast(self.setup.precision, self.device):
+            reference = None
+            if exact_kl and ref_head is not None:
+                reference = Reference(head=ref_head, hidden=self._reference_states(batch))
+            read = partial(
+                chunked_stats,
                 head,
-                output.hidden,
-                Tokens(ids=sampled, ends=self._eos, early=self._early(batch)),
+                tokens=Tokens(ids=sampled, ends=self._eos, early=self._early(batch)),
                 temperature=self.config.temperature,
                 wants_entropy=wants_entropy,
+                reference=reference,
             )
-        return stats, output.values
+            output = run_model(model, **self._inputs(batch), use_cache=False, read=read, **options)
+        return output.stats, output.values
+
+    def _stats_at_once(
+        self, model: nn.Module, batch: Batch, *, wants_entropy: bool, exact_kl: bool, **options: Any
+    ) -> tuple[TokenStats, Tensor | None]:
+        """`token_stats` from all logits of the micro-batch."""
+        sampled, ref_logits = batch.tokens[batch.mask], None
+        if exact_kl:  # first, as in chunks: all processes must run sharded models in the same order
+            with torch.no_grad():
+                ref_logits, _ = self.logits(self.setup.reference, batch)
+        logits, values = self.logits(model, batch, **options)
+        stats = TokenStats(
+            logprobs=token_logprobs(logits, sampled),
+            entropies=entropy(logits) if wants_entropy else None,
+            kl=None if ref_logits is None else full_kl(logits, ref_logits),
+            ref_logprobs=None if ref_logits is None else token_logprobs(ref_logits, sampled),
+        )
+        return stats, values
+
+    @torch.no_grad()
+    def _reference_states(self, batch: Batch) -> Tensor:
+        """(N, hidden) the reference's last hidden states at all sampled tokens."""
+        inputs = self._inputs(batch)
+        return forward_at(self.setup.reference, **inputs, makes_logits=False, use_cache=False)[1]
 
     def _early(self, batch: Batch) -> Tensor | None:
         """(N,) whether a sampled token could not be end-of-text; None if all could."""
@@ -234,33 +277,22 @@ class Learner:
 
     def _frozen_pass(self, batch: Batch, *, recompute: bool) -> dict[str, Tensor]:
         """(N,) results of one micro-batch by name."""
-        if self.config.kl_estimator == "full":
-            return self._exact_pass(batch, recompute=recompute)
-        of_reference, _ = self.token_stats(self.setup.reference, batch)
-        results = {"ref_logprobs": of_reference.logprobs}
-        if recompute or self.setup.precision != "fp32":
-            stats, values = self.token_stats(self.model, batch, wants_entropy=recompute)
-            assert values is not None
+        exact = self.config.kl_estimator == "full"
+        results: dict[str, Tensor | None] = {}
+        if not exact:
+            of_reference, _ = self.token_stats(self.setup.reference, batch)
+            results["ref_logprobs"] = of_reference.logprobs
+        if exact or recompute or self.setup.precision != "fp32":
+            stats, values = self.token_stats(
+                self.model, batch, wants_entropy=recompute, exact_kl=exact
+            )
             results |= {"logprobs": stats.logprobs, "values": values}
-            if stats.entropies is not None:
-                results["entropies"] = stats.entropies
+            results |= {"entropies": stats.entropies, "exact_kl": stats.kl}
+            if exact:
+                results["ref_logprobs"] = stats.ref_logprobs
         elif batch.values is None:
             results["values"] = self._values(batch)
-        return results
-
-    def _exact_pass(self, batch: Batch, *, recompute: bool) -> dict[str, Tensor]:
-        """The results with the exact KL, which needs all logits of both models."""
-        sampled = batch.tokens[batch.mask]
-        ref_logits, _ = self.logits(self.setup.reference, batch)
-        logits, values = self.logits(self.model, batch)
-        assert values is not None
-        results = {
-            "ref_logprobs": token_logprobs(ref_logits, sampled),
-            "logprobs": token_logprobs(logits, sampled),
-            "values": values,
-            "exact_kl": full_kl(logits, ref_logits),
-        }
-        return results | ({"entropies": entropy(logits)} if recompute else {})
+        return {name: found for name, found in results.items() if found is not None}
 
     def update(
         self, batch: Batch, *, rates: Rates, kl_coef: float, steps: Steps
@@ -332,13 +364,20 @@ class Learner:
         for number in range(self._passes(len(groups))):
             counts = number < len(groups)
             micro = batch.take(groups[number if counts else 0])
-            # Includes the backward pass: gradient checkpointing runs the forward pass again.
-            with self._text_bounds(micro):
+            # Include the backward pass: gradient checkpointing runs the forward pass again, and an
+            # exact KL needs the reference's output layer again.
+            with self._text_bounds(micro), self._reference_head(part):
                 for loss in self._losses(micro, size, part, kl_coef):
                     (loss.total * (self._loss_scale * counts)).backward()
                     if counts:
                         losses.append(loss._replace(total=loss.total.detach()))
         return losses
+
+    def _reference_head(self, part: Part) -> AbstractContextManager[None]:
+        """Hold a sharded reference's output layer, if the loss needs it."""
+        if part == "value" or not self._exact_kl_in_loss:
+            return nullcontext()
+        return gathered(self.setup.reference, layers=False)
 
     def _passes(self, mine: int) -> int:
         """Number of passes; with sharding, the maximum over processes."""
@@ -370,22 +409,15 @@ class Learner:
     ) -> tuple[PPOLoss, Tensor | None]:
         """Loss of the policy, and the (N,) values of the same pass; None with `separate_values`."""
         config, mask = self.config, batch.mask
-        logits, kl = None, None
-        if config.charges_kl_in_loss and config.kl_estimator == "full":
-            logits, values = self.logits(self.model, batch, separate_values=separate_values)
-            entropies = entropy(logits) if config.entropy_weight else None
-            stats = TokenStats(token_logprobs(logits, batch.tokens[mask]), entropies)
-        else:
-            stats, values = self.token_stats(
-                self.model,
-                batch,
-                wants_entropy=bool(config.entropy_weight),
-                separate_values=separate_values,
-            )
-        logprobs = to_tokens(stats.logprobs, mask)
-        if config.charges_kl_in_loss:
-            kl = self._kl_loss(batch, logits, logprobs)
-        entropies = stats.entropies
+        stats, values = self.token_stats(
+            self.model,
+            batch,
+            wants_entropy=bool(config.entropy_weight),
+            exact_kl=self._exact_kl_in_loss,
+            separate_values=separate_values,
+        )
+        logprobs, entropies = to_tokens(stats.logprobs, mask), stats.entropies
+        kl = self._kl_loss(batch, stats.kl, logprobs) if config.charges_kl_in_loss else None
         loss = policy_loss(
             logprobs=logprobs,
             old_logprobs=batch.old_logprobs,
@@ -411,12 +443,14 @@ class Learner:
             config=self.config,
         )
 
-    def _kl_loss(self, batch: Batch, logits: Tensor | None, logprobs: Tensor) -> Tensor:
-        """Each token's divergence with its gradient: the exact one if there are `logits`."""
-        if logits is not None:
-            with torch.no_grad():
-                ref_logits, _ = self.logits(self.setup.reference, batch)
-            return to_tokens(full_kl(logits, ref_logits), batch.mask)
+    @property
+    def _exact_kl_in_loss(self) -> bool:
+        return self.config.charges_kl_in_loss and self.config.kl_estimator == "full"
+
+    def _kl_loss(self, batch: Batch, exact: Tensor | None, logprobs: Tensor) -> Tensor:
+        """Each token's divergence (B, T) with its gradient: the exact one (N,), or k2."""
+        if exact is not None:
+            return to_tokens(exact, batch.mask)
         k2 = kl_estimate(logprobs - batch.ref_logprobs, self.config.kl_estimator)
         # k2's gradient is that of KL(π‖π_ref) on tokens that π sampled; π_old sampled these.
         weight = (logprobs.detach() - batch.old_logprobs).exp()

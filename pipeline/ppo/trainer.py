@@ -43,7 +43,14 @@ from pipeline.ppo.checks import (
 )
 from pipeline.ppo.config import PPOConfig
 from pipeline.ppo.dynamic_sampling import fill_batch
-from pipeline.ppo.learner import NOTHING, Learner, NonFiniteError, learning_rates, planned_steps
+from pipeline.ppo.learner import (
+    NOTHING,
+    Learner,
+    NonFiniteError,
+    find_heads,
+    learning_rates,
+    planned_steps,
+)
 from pipeline.ppo.metrics import SAMPLER_MISMATCH, exceeds_mismatch_limit, reason_to_stop, red_flags
 from pipeline.ppo.network.distributed import (
     Processes,
@@ -137,7 +144,9 @@ class PPOTrainer:
         models = {
             "policy": self.model.policy, "critic": self.model.critic, "reference": self.reference
         }  # fmt: skip
-        # Tested before sharding, because one shard of a model cannot run alone.
+        # Both run the models: before sharding, because one shard of a model cannot run alone, and
+        # before frozen weights are rounded, which then need autocast.
+        heads = find_heads(self.model.policy, self.reference, config, self.device)
         packing = use_packing(config.packing, models, longest=longest, device=self.device)
         self._distribute()
         precision = resolve_precision(config.precision, self.device)
@@ -153,7 +162,11 @@ class PPOTrainer:
             device=self.device,
         )
         self.learner = Learner(
-            setup, self.processes, packing=packing, generator=self.generators["minibatches"]
+            setup,
+            self.processes,
+            heads=heads,
+            packing=packing,
+            generator=self.generators["minibatches"],
         )
         self.backend = make_backend(setup, self.processes)
         self.decoder = Decoder(tokenizer, self.eos_token_ids)

@@ -118,9 +118,13 @@ def shard(model: nn.Module) -> None:
 
 
 @contextmanager
-def gathered(model: nn.Module) -> Iterator[None]:
-    """Gather all weights on every process; forward passes inside need no communication."""
+def gathered(model: nn.Module, *, layers: bool = True) -> Iterator[None]:
+    """Gather all weights on every process; forward passes inside need no communication.
+
+    Without `layers`, only the other weights: embedding, output layer and heads.
+    """
     parts = [module for module in model.modules() if isinstance(module, FSDPModule)]
+    parts = parts if layers else parts[:1]  # the model itself comes first
     for part in parts:
         part.set_reshard_after_forward(False, recurse=False)
         part.unshard()

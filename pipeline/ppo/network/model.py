@@ -2,7 +2,7 @@
 
 import copy
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,13 +24,14 @@ class ModelOutput(NamedTuple):
 
     `logits` is (N, V) in fp32, N in row-major order of `positions`, or (0, V); `values` is
     (N,), or None where the model has no value head; `cache` holds keys and values; `hidden`
-    (N, hidden) is the input of the output layer.
+    (N, hidden) is the input of the output layer; `stats` what `read` made of it.
     """
 
     logits: Tensor
     values: Tensor | None
     cache: Any
     hidden: Tensor
+    stats: Any = None
 
 
 def forward_at(
@@ -97,17 +98,21 @@ class ActorCritic(nn.Module):
         positions: Tensor | None,
         *,
         separate_values: bool = False,
-        makes_logits: bool = True,
+        read: Callable[[Tensor], Any] | None = None,
         **inputs: Any,
     ) -> ModelOutput:
         """Logits and values at `positions` (as in `forward_at`).
+
+        With `read`, the hidden states go to it and no logits are made.  It is called here, because a
+        sharded model has its weights only in this call, and in the backward pass of its results.
 
         Values are None with `separate_values`, when the caller runs `values` itself, and for a separate
         critic while sampling with a cache, when one later pass over whole texts costs less.
         """
         logits, hidden, cache = forward_at(
-            self.policy, input_ids, positions, makes_logits=makes_logits, **inputs
+            self.policy, input_ids, positions, makes_logits=read is None, **inputs
         )
+        stats = None if read is None else read(hidden)
         if separate_values or (self.critic is not None and inputs.get("use_cache", False)):
             values = None
         elif self.critic is None:
@@ -115,7 +120,7 @@ class ActorCritic(nn.Module):
         else:
             assert positions is not None, "a separate critic reads whole texts"
             values = self.values(input_ids, positions, **inputs)
-        return ModelOutput(logits, values, cache, hidden)
+        return ModelOutput(logits, values, cache, hidden, stats)
 
     def values(self, input_ids: Tensor, positions: Tensor, **inputs: Any) -> Tensor:
         """(N,) values at `positions`, in a pass over only the critic or the shared trunk."""
@@ -162,13 +167,20 @@ def _value_head(kind: str, like: Tensor) -> nn.Module:
 
 
 def run_model(
-    model: nn.Module, input_ids: Tensor, positions: Tensor | None, **inputs: Any
+    model: nn.Module,
+    input_ids: Tensor,
+    positions: Tensor | None,
+    *,
+    read: Callable[[Tensor], Any] | None = None,
+    **inputs: Any,
 ) -> ModelOutput:
     """`ActorCritic.forward`, or the same for a plain causal LM, without values."""
     if isinstance(model, ActorCritic):
-        return model(input_ids, positions, **inputs)
-    logits, hidden, cache = forward_at(model, input_ids, positions, **inputs)
-    return ModelOutput(logits, None, cache, hidden)
+        return model(input_ids, positions, read=read, **inputs)
+    logits, hidden, cache = forward_at(
+        model, input_ids, positions, makes_logits=read is None, **inputs
+    )
+    return ModelOutput(logits, None, cache, hidden, None if read is None else read(hidden))
 
 
 def detect_device() -> torch.device:

@@ -1,21 +1,23 @@
-"""Log-probabilities and entropies of tokens from hidden states, a few tokens at a time.
+"""Log-probabilities, entropies and exact KLs of tokens from hidden states, a few tokens at a time.
 
 The logits of N tokens over a vocabulary of V take 4·N·V bytes in fp32, and training through them needs
 several tensors of that size: 1.2 GB each for 2,048 tokens of Qwen3's 151,936.  `chunked_stats` makes
-the logits of one chunk, reduces them to two numbers a token, and drops them; its backward pass makes
+the logits of one chunk, reduces them to a few numbers a token, and drops them; its backward pass makes
 them again and writes the gradient of the weights in place, as liger-kernel's fused linear losses do
-(arXiv 2410.10989).  The cost is one more product with the output layer.
+(arXiv 2410.10989).  The cost is one more product with the output layer, and with a reference one more
+with the reference's.
+
+A sharded model has the weight of its output layer only within its forward and backward passes.  Its
+statistics are therefore computed inside the forward pass (`ActorCritic.forward`), whose results start
+the backward pass that gathers the weight again.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
-
-from pipeline.ppo.network.distributed import is_sharded
 
 CHUNK_BYTES = 2**26
 """Bytes of fp32 logits that are alive at a time; fewer logits than that are kept for the backward
@@ -27,10 +29,13 @@ _PROBED = 4
 
 
 class TokenStats(NamedTuple):
-    """Of N tokens: log-probabilities, and entropies of their distributions (nats), each (N,)."""
+    """Of N tokens, each (N,): log-probabilities; entropies of their distributions and KLs to the
+    reference's, nats; and log-probabilities under the reference, without gradient."""
 
     logprobs: Tensor
-    entropies: Tensor | None
+    entropies: Tensor | None = None
+    kl: Tensor | None = None
+    ref_logprobs: Tensor | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,10 +65,10 @@ def output_head(model: Any, device: torch.device) -> OutputHead | None:
     """The model's output head; None if it is not a plain layer with a known cap and scale.
 
     A short text decides: whatever a model does between its output layer and its logits, what is
-    returned here gives the same logits.
+    returned here gives the same logits.  The model must be in one precision, and not sharded yet.
     """
     layer = model.get_output_embeddings()
-    if type(layer) is not nn.Linear or is_sharded(model):
+    if type(layer) is not nn.Linear:
         return None
     config = model.config.get_text_config()
     divided = getattr(config, "logits_scaling", None)
@@ -84,6 +89,15 @@ def output_head(model: Any, device: torch.device) -> OutputHead | None:
         hook.remove()
     same = len(made) == 1 and torch.allclose(head.finish(made[0].float()), logits, atol=1e-5)
     return head if same else None
+
+
+def head_for(model: Any, device: torch.device, *, tokens: int) -> OutputHead | None:
+    """The output head for passes of at most so many tokens; None if their logits are small, or it is
+    not known."""
+    if is_small(tokens, model.get_output_embeddings().weight.shape[0]):
+        return None
+    head = output_head(model, device)
+    return None if head is None else share_gradient(model, head)
 
 
 def share_gradient(model: Any, head: OutputHead) -> OutputHead:
@@ -172,15 +186,58 @@ class Tokens:
     early: Tensor | None = None
 
 
+@dataclass(frozen=True, kw_only=True)
+class Reference:
+    """The model that a KL is taken to: its output head and hidden states (N, width), without gradient."""
+
+    head: OutputHead
+    hidden: Tensor
+
+
 def chunked_stats(
-    head: OutputHead, hidden: Tensor, tokens: Tokens, *, temperature: float, wants_entropy: bool
+    head: OutputHead,
+    hidden: Tensor,
+    tokens: Tokens,
+    *,
+    temperature: float,
+    wants_entropy: bool,
+    reference: Reference | None = None,
 ) -> TokenStats:
-    """`token_logprobs` and `entropy` of the logits of `hidden` (N, hidden) at a temperature."""
-    layer = head.layer
-    logprobs, entropies = _Chunked.apply(
-        hidden, layer.weight, layer.bias, head, tokens, temperature, wants_entropy
+    """`token_logprobs` and `entropy` of the logits of `hidden` (N, width) at a temperature, and with a
+    reference `full_kl`."""
+    kind, layer = hidden.device.type, head.layer
+    task = _Task(
+        head=head,
+        tokens=tokens,
+        temperature=temperature,
+        wants_entropy=wants_entropy,
+        reference=None if reference is None else reference.head,
+        precision=torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None,
+    )
+    other: tuple[Tensor | None, ...] = (None, None, None)
+    if reference is not None:
+        of_reference = reference.head.layer
+        other = reference.hidden, of_reference.weight, of_reference.bias
+    logprobs, entropies, kl, ref_logprobs = _Chunked.apply(
+        task, hidden, layer.weight, layer.bias, *other
     )  # type: ignore[misc]
-    return TokenStats(logprobs, entropies if wants_entropy else None)
+    return TokenStats(
+        logprobs,
+        entropies if wants_entropy else None,
+        *((None, None) if reference is None else (kl, ref_logprobs)),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Task:
+    """What to compute; `reference` is its head, `precision` autocast's, in which products are made."""
+
+    head: OutputHead
+    tokens: Tokens
+    temperature: float
+    wants_entropy: bool
+    reference: OutputHead | None
+    precision: torch.dtype | None
 
 
 class _Chunked(torch.autograd.Function):
@@ -189,102 +246,172 @@ class _Chunked(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,
+        task: _Task,
         hidden: Tensor,
         weight: Tensor,
         bias: Tensor | None,
-        head: OutputHead,
-        tokens: Tokens,
-        temperature: float,
-        wants_entropy: bool,
-    ) -> tuple[Tensor, Tensor]:
-        kind = hidden.device.type
-        cast = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else weight.dtype
-        ctx.head, ctx.tokens, ctx.temperature = head, tokens, temperature
-        ctx.cast, ctx.wants_entropy = cast, wants_entropy
-        ctx.save_for_backward(hidden, weight, bias)
-        logprobs = torch.empty(len(hidden), dtype=_wide(weight), device=hidden.device)
-        entropies = torch.zeros_like(logprobs)
-        for rows, _, logits in _chunks(ctx, hidden, weight, bias):
-            logprobs[rows] = token_logprobs(logits, tokens.ids[rows])
-            if wants_entropy:
-                entropies[rows] = entropy(logits)
-            del logits  # before the next chunk is made
-        ctx.mark_non_differentiable(*([] if wants_entropy else [entropies]))
-        return logprobs, entropies
+        *reference: Tensor | None,
+    ) -> tuple[Tensor, ...]:
+        ctx.task = task
+        ctx.save_for_backward(hidden, weight, bias, *reference)
+        policy, other = _readouts(task, (hidden, weight, bias, *reference))
+        size, kind = len(hidden), {"dtype": _wide(weight), "device": hidden.device}
+        found = [torch.zeros(size, **kind) for _ in TokenStats._fields]
+        with torch.autocast(hidden.device.type, enabled=False):
+            for rows in policy.chunks():
+                for result, part in zip(found, _stats(task, rows, policy, other), strict=True):
+                    if part is not None:
+                        result[rows] = part
+        wanted = True, task.wants_entropy, other is not None, False
+        ctx.mark_non_differentiable(*(x for x, w in zip(found, wanted, strict=True) if not w))
+        return tuple(found)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        of_logprobs, of_entropies = gradients
-        hidden, weight, bias = ctx.saved_tensors
-        wants_hidden, wants_weight, wants_bias = ctx.needs_input_grad[:3]
+        task: _Task = ctx.task
+        hidden, weight, bias = ctx.saved_tensors[:3]
+        wants_hidden, wants_weight, wants_bias = ctx.needs_input_grad[1:4]
         d_hidden = torch.empty_like(hidden) if wants_hidden else None
-        shared = wants_weight and ctx.head.shares_gradient
+        shared = wants_weight and task.head.shares_gradient
         d_weight = (
             _gradient_of(weight) if shared else torch.zeros_like(weight) if wants_weight else None
         )
         d_bias = torch.zeros_like(bias) if wants_bias else None
+        policy, other = _readouts(task, ctx.saved_tensors)
         with torch.autocast(hidden.device.type, enabled=False):
-            cast = weight.to(ctx.cast)
-            for rows, raw, logits in _chunks(ctx, hidden, weight, bias):
-                found = _logit_gradient(ctx, logits, rows, of_logprobs, of_entropies)
-                del logits
-                found *= ctx.head.scale / ctx.temperature
-                if raw is not None:
-                    found *= 1 - torch.tanh(raw / ctx.head.cap).square()
+            for rows in policy.chunks():
+                found = _layer_gradient(task, rows, policy, other, gradients)
                 if d_bias is not None:
                     d_bias += found.sum(0)
-                found = found.to(ctx.cast)
+                found = found.to(policy.weight.dtype)
                 if d_hidden is not None:
-                    d_hidden[rows] = (found @ cast).to(hidden.dtype)
+                    d_hidden[rows] = (found @ policy.weight).to(hidden.dtype)
                 if d_weight is None:
                     pass
-                elif ctx.cast == weight.dtype:
-                    d_weight.addmm_(found.T, hidden[rows].to(ctx.cast))
+                elif policy.weight.dtype == weight.dtype:
+                    d_weight.addmm_(found.T, policy.inputs(rows))
                 else:
-                    d_weight += found.T @ hidden[rows].to(ctx.cast)
-                del raw, found
-        return d_hidden, None if shared else d_weight, d_bias, None, None, None, None
+                    d_weight += found.T @ policy.inputs(rows)
+                del found  # before the next chunk is made
+        return None, d_hidden, None if shared else d_weight, d_bias, None, None, None
 
 
 def _wide(weight: Tensor) -> torch.dtype:
     return torch.promote_types(weight.dtype, torch.float32)
 
 
-def _chunks(
-    ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None
-) -> Iterator[tuple[slice, Tensor | None, Tensor]]:
-    """The rows of each chunk, the output layer's results if a cap needs them in the backward pass, and
-    the logits of the distribution."""
-    cast, tokens = weight.to(ctx.cast), ctx.tokens
-    step = max(1, CHUNK_BYTES // (4 * weight.shape[0]))
-    with torch.autocast(hidden.device.type, enabled=False):
-        for start in range(0, len(hidden), step):
-            rows = slice(start, start + step)
-            raw = None
-            logits = nn.functional.linear(
-                hidden[rows].to(ctx.cast), cast, None if bias is None else bias.to(ctx.cast)
-            ).to(_wide(weight))
-            if ctx.head.cap is None:
-                logits = logits.mul_(ctx.head.scale / ctx.temperature)
-            else:
-                raw, logits = logits, ctx.head.finish(logits).div_(ctx.temperature)
-            if tokens.early is not None:
-                logits = forbid_ends(logits, tokens.ends, tokens.early[rows])
-            yield rows, raw, logits
-            del raw, logits
+class _Readout:
+    """Makes the logits of chunks of hidden states with a head whose weights are rounded once."""
+
+    def __init__(
+        self,
+        task: _Task,
+        head: OutputHead,
+        hidden: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+    ) -> None:
+        self.task, self.head, self.hidden = task, head, hidden
+        self.wide = _wide(weight)
+        self.weight = weight.to(task.precision or weight.dtype)
+        self.bias = None if bias is None else bias.to(self.weight.dtype)
+
+    def chunks(self) -> list[slice]:
+        """The rows of each chunk; with a reference, half as many, because two models' logits are alive."""
+        models = 1 if self.task.reference is None else 2
+        step = max(1, CHUNK_BYTES // (4 * models * self.weight.shape[0]))
+        return [slice(start, start + step) for start in range(0, len(self.hidden), step)]
+
+    def inputs(self, rows: slice) -> Tensor:
+        return self.hidden[rows].to(self.weight.dtype)
+
+    def __call__(self, rows: slice) -> tuple[Tensor, Tensor | None]:
+        """The logits of the distribution, and the output layer's results if there is a cap."""
+        tokens, temperature, raw = self.task.tokens, self.task.temperature, None
+        logits = nn.functional.linear(self.inputs(rows), self.weight, self.bias).to(self.wide)
+        if self.head.cap is None:
+            logits = logits.mul_(self.head.scale / temperature)
+        else:
+            raw, logits = logits, self.head.finish(logits).div_(temperature)
+        if tokens.early is not None:
+            logits = forbid_ends(logits, tokens.ends, tokens.early[rows])
+        return logits, raw
+
+
+def _readouts(task: _Task, tensors: tuple[Tensor | None, ...]) -> tuple[_Readout, _Readout | None]:
+    """Those of the policy and of the reference, from their hidden states, weights and biases."""
+    policy = _Readout(task, task.head, *tensors[:3])  # type: ignore[arg-type]
+    if task.reference is None:
+        return policy, None
+    other = _Readout(task, task.reference, *tensors[3:])  # type: ignore[arg-type]
+    if task.reference.layer is task.head.layer:  # adapters are off: one rounded copy is enough
+        other.weight = policy.weight
+    return policy, other
+
+
+def _stats(
+    task: _Task, rows: slice, policy: _Readout, reference: _Readout | None
+) -> tuple[Tensor | None, ...]:
+    """A chunk's log-probabilities, entropies, KLs, and log-probabilities under the reference."""
+    ids, logits = task.tokens.ids[rows], policy(rows)[0]
+    logprobs = token_logprobs(logits, ids)
+    entropies = entropy(logits) if task.wants_entropy else None
+    if reference is None:
+        return logprobs, entropies, None, None
+    everywhere = logits.log_softmax(-1).clamp_min_(FORBIDDEN)
+    del logits
+    ref_logits = reference(rows)[0]
+    ref_logprobs = token_logprobs(ref_logits, ids)
+    log_ratio = _log_ratio(everywhere, ref_logits)
+    return logprobs, entropies, everywhere.exp_().mul_(log_ratio).sum(-1), ref_logprobs
+
+
+def _log_ratio(logprobs: Tensor, ref_logits: Tensor) -> Tensor:
+    """log p − log q of every token of the vocabulary, (n, V), if neither is −∞."""
+    return ref_logits.log_softmax(-1).clamp_min_(FORBIDDEN).neg_().add_(logprobs)
+
+
+def _layer_gradient(
+    task: _Task,
+    rows: slice,
+    policy: _Readout,
+    reference: _Readout | None,
+    gradients: tuple[Tensor, ...],
+) -> Tensor:
+    """The gradient of the loss by the output layer's results in a chunk."""
+    logits, raw = policy(rows)
+    logprobs = logits.log_softmax(-1)
+    del logits
+    found = _logit_gradient(task, rows, logprobs, reference, gradients)
+    found *= task.head.scale / task.temperature
+    if task.head.cap is not None and raw is not None:
+        found *= 1 - torch.tanh(raw / task.head.cap).square()
+    return found
 
 
 def _logit_gradient(
-    ctx: Any, logits: Tensor, rows: slice, of_logprobs: Tensor, of_entropies: Tensor
+    task: _Task,
+    rows: slice,
+    logprobs: Tensor,
+    reference: _Readout | None,
+    gradients: tuple[Tensor, ...],
 ) -> Tensor:
-    """The gradient of the loss by the logits z, with p = softmax(z) and entropy H:
-    ∂ log p_i / ∂z = 1_i − p, and ∂H / ∂z = −p · (log p + H)."""
-    logprobs = logits.log_softmax(-1)
-    ids, weights = ctx.tokens.ids[rows, None], of_logprobs[rows, None]
-    if not ctx.wants_entropy:
-        return logprobs.exp_().mul_(-weights).scatter_add_(1, ids, weights.to(logprobs.dtype))
-    found = logprobs.exp()
+    """The gradient of the loss by the logits z, with p = softmax(z), entropy H and reference q:
+    ∂ log p_i / ∂z = 1_i − p, ∂H / ∂z = −p · (log p + H), and ∂KL / ∂z = p · (log p − log q − KL).
+
+    `logprobs` is overwritten.
+    """
+    ids = task.tokens.ids[rows, None]
+    weights, of_entropies, of_kl = (gradient[rows, None] for gradient in gradients[:3])
+    if reference is None and not task.wants_entropy:
+        return logprobs.exp_().mul_(-weights).scatter_add_(1, ids, weights)
+    found, factor = logprobs.exp(), weights  # the gradient is weights · 1_i − p · factor
     logprobs.clamp_min_(FORBIDDEN)  # −∞ times a probability of 0 is not a number
-    negative = (found * logprobs).sum(-1, keepdim=True)  # −H
-    logprobs.sub_(negative).mul_(of_entropies[rows, None]).add_(weights)
-    return found.mul_(logprobs).neg_().scatter_add_(1, ids, weights.to(found.dtype))
+    if reference is not None:
+        log_ratio = _log_ratio(logprobs, reference(rows)[0])
+        kl = (found * log_ratio).sum(-1, keepdim=True)
+        factor = log_ratio.sub_(kl).mul_(-of_kl).add_(factor)
+    if task.wants_entropy:
+        negative = (found * logprobs).sum(-1, keepdim=True)  # −H
+        factor = logprobs.sub_(negative).mul_(of_entropies).add_(factor)
+    return found.mul_(factor).neg_().scatter_add_(1, ids, weights)

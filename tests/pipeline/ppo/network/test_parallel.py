@@ -11,6 +11,8 @@ import pytest
 import torch
 from transformers import LlamaForCausalLM
 
+from pipeline.ppo import learner
+from pipeline.ppo.network import token_stats
 from pipeline.ppo.network.distributed import Processes, full_tensor
 from pipeline.ppo.network.model import weights_hash
 from tests.helpers.ppo_helpers import PROMPTS, tiny_model, tiny_trainer, untimed
@@ -18,6 +20,7 @@ from tests.helpers.ppo_helpers import PROMPTS, tiny_model, tiny_trainer, untimed
 ROOT = Path(__file__).parents[4]
 SETTINGS = {"updates": 2, "kl_control": "adaptive", "score_scaling": "running", "lr": 1e-3}
 
+EXACT = {"kl_estimator": "full", "kl_in": "loss"}
 CASES = {
     "plain": {},
     "few-rows": {"minibatch": 1, "epochs": 1},
@@ -44,6 +47,21 @@ CASES = {
         "value_warmup": 1,
         "update_order": "alternating",
     },
+    # Logits in chunks of a few tokens; the single process makes all at once.
+    "fsdp2-chunks": {"sharding": "fsdp2", "chunk": 8, "entropy_weight": 0.01},
+    "fsdp2-chunks-exact-kl": EXACT | {"sharding": "fsdp2", "chunk": 8, "tied": True},
+    "fsdp2-chunks-critic": EXACT
+    | {
+        "sharding": "fsdp2",
+        "chunk": 8,
+        "kl_in": "reward",
+        "critic": "separate",
+        "gradient_checkpointing": True,
+    },
+    # The processes have other numbers of micro-batches, and only some micro-batches take chunks.
+    "fsdp2-chunks-uneven": EXACT
+    | {"sharding": "fsdp2", "chunk": 5, "rollouts": 9, "minibatch": 3, "micro_batch_tokens": 16},
+    "fsdp2-exact-kl": EXACT | {"sharding": "fsdp2"},
 }
 RESUMED = {
     "resume-none": {"sharding": "none"},
@@ -82,18 +100,30 @@ LAUNCH = ["accelerate.commands.launch", "--multi_gpu", "--num_machines=1", "--mi
 
 def watched(settings):
     """Gradients before clipping at every step, metrics of every update, and the last weights."""
-    trainer = tiny_trainer(**settings)
-    gradients = []
-    clip = torch.nn.utils.clip_grad_norm_
+    settings = {"chunk": None, "tied": False} | settings
+    chunk, tied = settings.pop("chunk"), settings.pop("tied")
+    if settings.get("kl_estimator") == "full":
+        settings["reference"] = tiny_model(seed=1)
+    gradients, chunked = [], []
+    clip, stats = torch.nn.utils.clip_grad_norm_, learner.chunked_stats
 
     def keep(parameters, limit):
         found = [None if p.grad is None else full_tensor(p.grad).clone() for p in parameters]
         gradients.append(found)
         return clip(parameters, limit)
 
+    def count(head, hidden, *args, **options):
+        chunked.append(torch.is_grad_enabled())
+        return stats(head, hidden, *args, **options)
+
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(torch.nn.utils, "clip_grad_norm_", keep)
+        patch.setattr(learner, "chunked_stats", count)
+        if chunk:
+            patch.setattr(token_stats, "CHUNK_BYTES", chunk * 4 * 16)
+        trainer = tiny_trainer(model=tiny_model(tie_word_embeddings=tied), **settings)
         metrics = [untimed(update) for update in trainer.run()]
+    assert set(chunked) == ({True, False} if chunk else set())  # in training and in scoring
     weights = {name: full_tensor(tensor) for name, tensor in trainer.model.state_dict().items()}
     return gradients, metrics, weights
 
@@ -139,7 +169,7 @@ def both(pair: Path, name: str) -> list[Any]:
 
 @pytest.mark.parametrize("name", CASES)
 def test_two_processes_equal_one(pair, name):
-    alone = watched(SETTINGS | CASES[name] | {"sharding": "none"})
+    alone = watched(SETTINGS | CASES[name] | {"sharding": "none", "chunk": None})
     first, second = both(pair, name)
     for step, (ours, theirs) in enumerate(zip(first[0], alone[0], strict=True)):
         for a, b in zip(ours, theirs, strict=True):
