@@ -22,6 +22,7 @@ COMMANDS = {
     "kills": ["kills"],
     "powercuts": ["powercuts"],
     "kl-grid": ["kl_grid"],
+    "launchers": ["launchers", "--launchers", "local"],
     "simulation": ["simulate_seeds"],
     "win-rate": ["winrate"],
     "recovery": ["recovery"],

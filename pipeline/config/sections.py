@@ -377,8 +377,8 @@ class WorkerConfig(Section):
     )
     nodes: int = setting(
         1,
-        "Nodes of a Slurm cluster that train the policy together; `worker.processes` is divided among "
-        "them.",
+        "Nodes of a Ray or Slurm cluster that train the policy together; `worker.processes` is divided "
+        "among them.",
         low=1,
     )
     cpus: int = setting(1, "CPU cores that a stage asks a cluster for, per node.", low=1)
@@ -414,8 +414,8 @@ class WorkerConfig(Section):
             f"worker.root={self.root} must be an absolute path, as the cluster's nodes see it",
         )
         require(
-            self.nodes == 1 or self.launcher == "slurm",
-            f"worker.nodes={self.nodes} needs worker.launcher=slurm; elsewhere a stage runs on one node",
+            self.nodes == 1 or self.launcher != "local",
+            f"worker.nodes={self.nodes} needs worker.launcher=ray or slurm; local is one node",
         )
         require(
             self.processes % self.nodes == 0,

@@ -4,8 +4,9 @@ They are in the worker's process group and hold its lock, so that a request to s
 them and the run lasts until the last one ends.  `torchrun` would give each process its own session,
 which the request would not reach.  Only the first process reports and writes files.
 
-With `worker.nodes`, Slurm starts a worker on each node.  The first one writes its address in the run
-directory; the others wait for it, and each starts the processes of its own node.
+With `worker.nodes`, Slurm or `pipeline.worker.ray_nodes` starts a worker on each node.  The first one
+writes its address in the run directory; the others wait for it, and each starts the processes of its
+own node.
 """
 
 from __future__ import annotations
@@ -18,13 +19,15 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from pipeline.runs.rundir import Job, read_json, write_atomically
 
 _RANK = "KITESTRING_PEER"
+NODE = "KITESTRING_NODE"
+"""Environment variable with the number, the count and the address of a node of a Ray cluster."""
 _GRACE = 30.0
 """Seconds that the other processes have to end."""
 MEETING = "rendezvous.json"
@@ -39,10 +42,16 @@ class Node:
 
     number: int = 0
     count: int = 1
+    address: str = field(default_factory=socket.gethostname)
+    """Where the other nodes reach it."""
 
 
 def this_node() -> Node:
-    """The node of this worker in the step of a Slurm job; the only one otherwise."""
+    """The node of this worker in a job of Ray or in the step of a Slurm job; the only one otherwise."""
+    if given := os.environ.get(NODE):
+        number, count, address = given.split()
+        # Not the host name: that of a Kubernetes pod does not resolve in others.
+        return Node(number=int(number), count=int(count), address=address)
     count = int(os.environ.get("SLURM_STEP_NUM_NODES", "1"))
     return Node(number=int(os.environ["SLURM_NODEID"]), count=count) if count > 1 else Node()
 
@@ -109,7 +118,7 @@ def _meeting(run: Path, job: Job, node: Node) -> str:
     path = run / MEETING
     if node.number == 0:
         with socket.create_server(("", 0)) as free:
-            url = f"tcp://{socket.gethostname()}:{free.getsockname()[1]}"
+            url = f"tcp://{node.address}:{free.getsockname()[1]}"
         write_atomically(path, json.dumps({"attempt": job.attempt, "url": url}))
         return url
     deadline = time.monotonic() + _WAIT

@@ -11,7 +11,7 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 
 import psutil
@@ -25,25 +25,52 @@ EVERY = 2.0
 @contextmanager
 def kept(directory: RunDirectory, attempt: int) -> Iterator[None]:
     """Rewrite heartbeat.json until the block ends; pass on a request to stop as a SIGTERM."""
-    ended = threading.Event()
     beat = {
         "attempt": attempt, "node": socket.gethostname(), "pid": os.getpid(), "started": time.time(),
     }  # fmt: skip
+    asked = False
 
     def watch() -> None:
-        asked = False
-        while True:
-            with suppress(OSError):  # a full disk, or a file server that is away
-                if is_over(directory, attempt):
-                    _die(directory, attempt)
-                _write(directory, beat | {"time": time.time()})
-                if not asked and directory.cancel_requested_at() is not None:
-                    asked = True
-                    os.kill(os.getpid(), signal.SIGTERM)
-            if ended.wait(EVERY):
-                return
+        nonlocal asked
+        with suppress(OSError):  # a full disk, or a file server that is away
+            if is_over(directory, attempt):
+                _die(directory, f"attempt {attempt} was given up by the studio and ends")
+            _write(directory, beat | {"time": time.time()})
+            if not asked and directory.cancel_requested_at() is not None:
+                asked = True
+                os.kill(os.getpid(), signal.SIGTERM)
 
-    thread = threading.Thread(target=watch, name="heartbeat", daemon=True)
+    with _repeated(watch, name="heartbeat"):
+        yield
+
+
+@contextmanager
+def tied_to_parent(directory: RunDirectory) -> Iterator[None]:
+    """Until the block ends, end at once if the process that started this one ends.
+
+    If Ray loses a job, it kills its own processes and not those that they have started.
+    """
+    parent = os.getppid()
+
+    def watch() -> None:
+        if os.getppid() != parent:
+            _die(directory, "a worker lost the cluster's process that started it, and ends")
+
+    with _repeated(watch, name="parent"):
+        yield
+
+
+@contextmanager
+def _repeated(watch: Callable[[], None], *, name: str) -> Iterator[None]:
+    """Call `watch` now and every few seconds, in a thread, until the block ends."""
+    ended = threading.Event()
+
+    def repeat() -> None:
+        watch()
+        while not ended.wait(EVERY):
+            watch()
+
+    thread = threading.Thread(target=repeat, name=name, daemon=True)
     thread.start()
     try:
         yield
@@ -64,9 +91,10 @@ def is_over(directory: RunDirectory, attempt: int) -> bool:
     return directory.error() is not None or job is None or job["attempt"] != attempt
 
 
-def _die(directory: RunDirectory, attempt: int) -> None:
+def _die(directory: RunDirectory, why: str) -> None:
     """End this process and its children at once: another worker may be writing the same files."""
-    directory.append_log(f"attempt {attempt} was given up by the studio and ends")
+    with suppress(OSError):
+        directory.append_log(why)
     for child in psutil.Process().children(recursive=True):
         with suppress(psutil.Error):
             child.kill()

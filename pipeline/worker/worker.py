@@ -79,9 +79,15 @@ def _on_cluster(directory: RunDirectory, attempt: int) -> int:
         return FAILED
 
     node = distributed.this_node()
-    if node.number > 0:
-        return _on_further_node(directory, node)
+    if node.count == 1:
+        return _on_first_node(directory, attempt, node)
+    with heartbeat.tied_to_parent(directory):
+        if node.number > 0:
+            return _on_further_node(directory, node)
+        return _on_first_node(directory, attempt, node)
 
+
+def _on_first_node(directory: RunDirectory, attempt: int, node: distributed.Node) -> int:
     def work() -> dict[str, Any]:
         with heartbeat.kept(directory, attempt):
             return _work(directory, node=node)
@@ -145,7 +151,7 @@ def _run_rank(directory: RunDirectory, rank: distributed.Rank) -> int:
 def _on_further_node(directory: RunDirectory, node: distributed.Node) -> int:
     """Run as the worker of a node that is not the first, with the processes of that node."""
     status = _share(directory, lambda job: distributed.launch_ranks(job, directory.path, node=node))
-    # Slurm ends the first worker, which may still save the model, some time after this one.
+    # The cluster ends the first worker, which may still save the model, some time after this one.
     while not directory.has_outcome():
         time.sleep(0.5)
     return status

@@ -12,6 +12,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from pipeline.runs.launchers.launcher import LaunchError
 from pipeline.runs.launchers.remote import JobState
 from pipeline.runs.rundir import RunDirectory
@@ -44,7 +46,7 @@ class ProcessCluster:
         self._answer()
         if self.refuses:
             raise LaunchError(self.refuses)
-        assert nodes == 1, "Slurm alone has jobs of several nodes"
+        assert nodes == 1, "only Ray and Slurm have jobs of several nodes"
         assert name not in self.jobs, "a cluster does not start a job twice"
         *_, path, attempt = command
         assert log == Path(path) / "log.txt"
@@ -97,10 +99,11 @@ cluster = Cluster(
     },
 )
 nodes = {}
-for _ in range(2):
+for _ in range(int(sys.argv[2])):
     node = cluster.add_node(num_cpus=1, object_store_memory=memory)
     nodes[node.node_id] = node
-print(json.dumps({"address": cluster.webui_url, "nodes": [*nodes]}), flush=True)
+raylets = {id: node.all_processes["raylet"][0].process.pid for id, node in nodes.items()}
+print(json.dumps({"address": cluster.webui_url, "nodes": raylets}), flush=True)
 for line in sys.stdin:
     node = nodes[line.strip()]
     processes = [psutil.Process(each.process.pid) for all in node.all_processes.values() for each in all]
@@ -113,14 +116,14 @@ cluster.shutdown()
 
 
 class RayNodes:
-    """A Ray cluster with a head node, which runs no jobs, and two nodes with one CPU each."""
+    """A Ray cluster with a head node, which has no CPUs, and nodes with one CPU each."""
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, *, nodes: int = 2) -> None:
         environment = os.environ | {
             "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "RAY_USAGE_STATS_ENABLED": "0",
         }  # fmt: skip
         self._process = subprocess.Popen(
-            [sys.executable, "-c", RAY, str(port)],
+            [sys.executable, "-c", RAY, str(port), str(nodes)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -128,7 +131,14 @@ class RayNodes:
         )
         told = self._read()
         self.address: str = f"http://{told['address']}"
-        self.nodes: list[str] = told["nodes"]
+        self.nodes: dict[str, int] = told["nodes"]
+        """By its id the process of the node that starts all others."""
+
+    def node_of(self, process: psutil.Process) -> str:
+        """The node that a process runs on."""
+        above = {parent.pid for parent in process.parents()}
+        (found,) = (id for id, raylet in self.nodes.items() if raylet in above)
+        return found
 
     def kill(self, node: str) -> None:
         """End a node's processes, as a power cut would."""

@@ -1,6 +1,7 @@
 """Ray's jobs, by the REST API that `ray.job_submission` uses: this process does not need Ray.
 
-The name of a job is its submission id.  Ray refuses a second job with the same one.
+The name of a job is its submission id.  Ray refuses a second job with the same one.  A job of several
+nodes runs `pipeline.worker.ray_nodes` on the head node, and this reads the lines that it prints.
 """
 
 from __future__ import annotations
@@ -19,6 +20,10 @@ from pipeline.runs.launchers.remote import JobState
 
 TOKEN = "RAY_AUTH_TOKEN"
 """Environment variable with the token of a cluster that asks for one."""
+_NODES = "pipeline.worker.ray_nodes"
+OUTPUT = "kitestring: "
+"""How a line of `ray_nodes` for the studio begins; the last one counts."""
+WAITING, STARTED = "waiting for resources", "runs on"
 _TIMEOUT = 10.0
 _PHASES = {"PENDING": "waiting", "RUNNING": "running", "SUCCEEDED": "succeeded"}
 
@@ -43,14 +48,15 @@ class RayCluster:
         return name if self._ask("GET", f"/api/jobs/{name}", missing=True) is not None else None
 
     def submit(self, name: str, command: Sequence[str], *, log: Path, nodes: int) -> str:  # noqa: ARG002
-        # A job that asks for nothing would run on the head node.
-        body = {
-            "submission_id": name,
-            "entrypoint": shlex.join(command),
-            "entrypoint_num_cpus": self._config.cpus,
-            "entrypoint_num_gpus": self._config.gpus,
-        }
-        self._ask("POST", "/api/jobs/", json=body)
+        cpus, gpus = self._config.cpus, self._config.gpus
+        body: dict[str, Any] = {"submission_id": name}
+        # A job that asks for nothing runs on the head node.
+        if nodes == 1:
+            body |= {"entrypoint_num_cpus": cpus, "entrypoint_num_gpus": gpus}
+        else:
+            each = [str(number) for number in (nodes, cpus, gpus)]
+            command = [command[0], "-m", _NODES, *each, *command]
+        self._ask("POST", "/api/jobs/", json=body | {"entrypoint": shlex.join(command)})
         return name
 
     def look(self, id: str) -> JobState:
@@ -61,7 +67,18 @@ class RayCluster:
         if found["error_type"] == "JOB_SUPERVISOR_ACTOR_DIED":
             return JobState("failed", "the job's node was lost; resume continues on another one")
         # Further lines are those of the job's log.
-        return JobState(phase, (found["message"] or found["status"]).partition("\n")[0])
+        detail = (found["message"] or found["status"]).partition("\n")[0]
+        if _NODES in found["entrypoint"] and phase in ("running", "failed"):
+            return self._of_several_nodes(id, JobState(phase, detail))
+        return JobState(phase, detail)
+
+    def _of_several_nodes(self, id: str, job: JobState) -> JobState:
+        """The state of a job whose nodes are reserved after it has started."""
+        lines = [each for each in self.output(id).splitlines() if each.startswith(OUTPUT)]
+        told = lines[-1].removeprefix(OUTPUT) if lines else WAITING
+        if job.phase == "running":
+            return JobState("waiting", told) if told.startswith(WAITING) else job
+        return job if told.startswith((WAITING, STARTED)) else JobState("failed", told)
 
     def stop(self, id: str) -> None:
         self._ask("POST", f"/api/jobs/{id}/stop", missing=True)

@@ -1,18 +1,23 @@
-"""PPO on several nodes: a worker on each, as Slurm's `srun` starts them."""
+"""PPO on several nodes: a worker on each, as Slurm's `srun` or a job of Ray starts them."""
 
 from __future__ import annotations
 
 import json
 import os
 import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 from subprocess import Popen
 
+import psutil
 import pytest
 
 from pipeline.runs.rundir import Job, RunDirectory
 from pipeline.worker import worker
-from pipeline.worker.distributed import MEETING
+from pipeline.worker.distributed import MEETING, NODE
 from tests.helpers.prepared_workers import start
 from tests.helpers.stage_inputs import make_job, tiny_models_and_reward
 from tests.helpers.worker_runs import (
@@ -31,14 +36,22 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     return tiny_models_and_reward(tmp_path_factory.mktemp("models"))
 
 
-def on_two_nodes(directory: RunDirectory, attempt: int = 1) -> list[Popen[bytes]]:
+def of_slurm(node: int) -> dict[str, str]:
+    return {"SLURM_STEP_NUM_NODES": "2", "SLURM_NODEID": str(node)}
+
+
+def of_ray(node: int) -> dict[str, str]:
+    return {NODE: f"{node} 2 127.0.0.1"}
+
+
+def on_two_nodes(
+    directory: RunDirectory,
+    attempt: int = 1,
+    *,
+    environment: Callable[[int], dict[str, str]] = of_slurm,
+) -> list[Popen[bytes]]:
     return [
-        start(
-            directory,
-            attempt=str(attempt),
-            environment={"SLURM_STEP_NUM_NODES": "2", "SLURM_NODEID": str(node)},
-        )
-        for node in (0, 1)
+        start(directory, attempt=str(attempt), environment=environment(node)) for node in (0, 1)
     ]
 
 
@@ -86,8 +99,9 @@ def test_a_request_to_stop_ends_both_nodes_with_a_checkpoint(
 ):
     job = ppo(models, worker__processes=2, ppo__updates=500, ppo__checkpoint_every=0)
     directory = run_ppo(tmp_path / "run", job)
-    nodes = on_two_nodes(directory)
+    nodes = on_two_nodes(directory, environment=of_ray)
     wait_for(lambda: directory.events.exists() and bool(steps_reported(directory)), nodes[0])
+    assert '"tcp://127.0.0.1:' in (directory.path / MEETING).read_text()
     (directory.path / "cancel").write_text("2026-01-01T00:00:00+00:00")
     assert [node.wait(timeout=120) for node in nodes] == [worker.CANCELLED] * 2
     assert directory.failure() == "cancelled"
@@ -105,3 +119,39 @@ def test_a_node_without_the_first_ones_address_says_what_is_missing(
     (directory.path / MEETING).write_text('{"attempt": 0, "url": "tcp://nowhere:1"}')
     with pytest.raises(ValueError, match=r"^node 2 of 2 saw no rendezvous\.json of the first node"):
         worker.main([str(directory.path), "1"])
+
+
+STARTER = """
+import os, subprocess, sys
+child = subprocess.Popen([sys.executable, "-c", sys.argv[1], sys.argv[2]])
+print(child.pid, flush=True)
+child.wait()
+"""
+TIED = """
+import subprocess, sys, time
+from pathlib import Path
+from pipeline.runs.rundir import RunDirectory
+from pipeline.worker import heartbeat
+heartbeat.EVERY = 0.05
+directory = RunDirectory(Path(sys.argv[1]))
+with heartbeat.tied_to_parent(directory):
+    child = subprocess.Popen(["sleep", "60"])
+    (directory.path / "child").write_text(str(child.pid))
+    time.sleep(60)
+"""
+
+
+def test_a_worker_whose_starter_is_killed_ends_with_the_processes_that_it_started(tmp_path: Path):
+    directory, child = RunDirectory(tmp_path), tmp_path / "child"
+    command = [sys.executable, "-c", STARTER, TIED, str(tmp_path)]
+    with Popen(command, stdout=subprocess.PIPE, text=True) as starter:
+        assert starter.stdout
+        own = int(starter.stdout.readline())
+        wait_for(lambda: child.exists() and child.read_text() != "", starter)
+        tied = [psutil.Process(own), psutil.Process(int(child.read_text()))]
+        time.sleep(0.3)  # several looks
+        assert all(process.is_running() for process in tied)
+        starter.kill()
+    gone, alive = psutil.wait_procs(tied, timeout=20)
+    assert (len(gone), alive) == (2, [])
+    assert "lost the cluster's process that started it" in directory.log_tail()

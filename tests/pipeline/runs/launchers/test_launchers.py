@@ -76,14 +76,14 @@ class Processes(Machine):
 
 class Ray(Machine):
     def __init__(self, nodes: RayNodes) -> None:
-        self._nodes = nodes
+        self.nodes = nodes
         self.settings = {"worker__launcher": "ray", "worker__ray_address": nodes.address}
 
     def lose_node(self, directory: RunDirectory) -> None:
         name = job_name(directory, directory.job().attempt)
-        job = httpx.get(f"{self._nodes.address}/api/jobs/{name}").json()
-        assert job["driver_node_id"] in self._nodes.nodes
-        self._nodes.kill(job["driver_node_id"])
+        job = httpx.get(f"{self.nodes.address}/api/jobs/{name}").json()
+        assert job["driver_node_id"] in self.nodes.nodes
+        self.nodes.kill(job["driver_node_id"])
 
 
 class Slurm(Machine):
@@ -95,12 +95,12 @@ class Slurm(Machine):
 
 
 @contextmanager
-def ray() -> Iterator[Ray]:
+def ray(count: int = 2) -> Iterator[Ray]:
     pytest.importorskip("ray")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    nodes = RayNodes(port)
+    nodes = RayNodes(port, nodes=count)
     try:
         yield Ray(nodes)
     finally:

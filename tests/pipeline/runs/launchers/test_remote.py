@@ -371,7 +371,7 @@ def test_slurm_starts_a_worker_on_each_node_of_the_policy_stage(
             {"worker.launcher": "ray", "worker.gpus": "1", "worker.processes": "2"},
             "worker.processes=2 is more than worker.gpus=1 on worker.nodes=1",
         ),
-        ({"worker.nodes": "2", "worker.processes": "2"}, "needs worker.launcher=slurm"),
+        ({"worker.nodes": "2", "worker.processes": "2"}, "needs worker.launcher=ray or slurm"),
         (
             {"worker.launcher": "slurm", "worker.nodes": "2", "worker.processes": "3"},
             "worker.nodes=2 must divide worker.processes=3",
