@@ -86,7 +86,7 @@ class Repeater:
             job,
             run=f"repeated-{self._count}",
             attempt=1,
-            config=replace(job.config, worker=replace(worker, threads=1)),
+            config=replace(job.config, worker=replace(worker, threads=1, nice=0)),
         )
         began = time.monotonic()
         run = self._jobs.start(

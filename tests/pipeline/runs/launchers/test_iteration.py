@@ -51,7 +51,10 @@ labels = {LABELS}
 updates = {UPDATES}
 
 [shaping.weights]
-"tests.pipeline.runs.launchers.test_launchers:slow" = 1.0
+"tests.helpers.slow_shaping:slow" = 1.0
+
+[worker]
+nice = 0
 """
 
 
