@@ -24,7 +24,8 @@ _NODES = "pipeline.worker.ray_nodes"
 OUTPUT = "kitestring: "
 """How a line of `ray_nodes` for the studio begins; the last one counts."""
 WAITING, STARTED = "waiting for resources", "runs on"
-_TIMEOUT = 10.0
+_TIMEOUT, _SUBMITTING = 10.0, 60.0
+"""Seconds to wait for an answer; Ray takes longest for the first job after its start."""
 _PHASES = {"PENDING": "waiting", "RUNNING": "running", "SUCCEEDED": "succeeded"}
 
 
@@ -94,7 +95,7 @@ class RayCluster:
                 method,
                 self._config.ray_address.rstrip("/") + path,
                 headers=self._headers,
-                timeout=_TIMEOUT,
+                timeout=_SUBMITTING if "json" in request else _TIMEOUT,
                 **request,
             )
         except httpx.TransportError as error:

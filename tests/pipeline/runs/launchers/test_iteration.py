@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -78,13 +79,16 @@ class Studio:
         )
         until(lambda: self._process.poll() is not None or is_up(self._workspace))
         assert self._process.poll() is None
-        self.server = Remote(self._workspace)
+        self._connection = ExitStack()
+        self.server = self._connection.enter_context(Remote(self._workspace))
 
     def kill(self) -> None:
+        self._connection.close()
         self._process.kill()
         self._process.wait()
 
     def close(self) -> None:
+        self._connection.close()
         self._process.send_signal(signal.SIGINT)
         self._process.wait(timeout=60)
 
@@ -104,9 +108,13 @@ class Studio:
             state = self.state()
 
     def run_of(self, stage: str) -> RunDirectory:
-        """The directory of the newest run of a stage."""
-        found = [run["id"] for run in self.call("runs.list") if run["stage"] == stage]
-        return RunDirectory(self._workspace / "runs" / found[-1])
+        """The directory of the newest run of a stage, once there is one."""
+
+        def found() -> list[str]:
+            return [run["id"] for run in self.call("runs.list") if run["stage"] == stage]
+
+        until(found)
+        return RunDirectory(self._workspace / "runs" / found()[-1])
 
     def job_of(self, run: RunDirectory) -> str:
         """The cluster's job of the newest attempt."""
