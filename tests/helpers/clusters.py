@@ -87,20 +87,21 @@ class ProcessCluster:
 
 
 RAY = """
-import json, sys
+import json, shutil, sys, tempfile
 import psutil
 from ray.cluster_utils import Cluster
 memory = 80 * 2**20
+folder = tempfile.mkdtemp(prefix="ray-", dir="/tmp")  # jobs use the newest cluster of their folder
 cluster = Cluster(
     initialize_head=True,
     head_node_args={
         "num_cpus": 0, "include_dashboard": True, "dashboard_host": "127.0.0.1",
-        "dashboard_port": int(sys.argv[1]), "object_store_memory": memory,
+        "dashboard_port": int(sys.argv[1]), "object_store_memory": memory, "temp_dir": folder,
     },
 )
 nodes = {}
 for _ in range(int(sys.argv[2])):
-    node = cluster.add_node(num_cpus=1, object_store_memory=memory)
+    node = cluster.add_node(num_cpus=1, object_store_memory=memory, temp_dir=folder)
     nodes[node.node_id] = node
 raylets = {id: node.all_processes["raylet"][0].process.pid for id, node in nodes.items()}
 print(json.dumps({"address": cluster.webui_url, "nodes": raylets}), flush=True)
@@ -112,6 +113,7 @@ for line in sys.stdin:
     cluster.remove_node(node, allow_graceful=False)
     print(json.dumps({}), flush=True)
 cluster.shutdown()
+shutil.rmtree(folder, ignore_errors=True)
 """
 
 
