@@ -24,8 +24,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-import httpx
-
 from benchmarks.common import exit_status, launch, markdown
 from pipeline.config.sections import WorkerConfig
 from pipeline.runs.jobs import Jobs
@@ -114,8 +112,6 @@ def places(launchers: Sequence[Place]) -> Iterator[dict[str, WorkerConfig]]:
     cluster = RayNodes(free_port()) if "ray" in launchers else None
     address = cluster.address if cluster else WorkerConfig().ray_address
     try:
-        if cluster:  # its first answer takes longer than the studio waits
-            httpx.get(f"{address}/api/jobs/", timeout=120).raise_for_status()
         yield {name: WorkerConfig(launcher=name, ray_address=address) for name in launchers}
     finally:
         if cluster:

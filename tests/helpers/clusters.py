@@ -12,6 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import httpx
 import psutil
 
 from pipeline.runs.launchers.launcher import LaunchError
@@ -133,6 +134,8 @@ class RayNodes:
         )
         told = self._read()
         self.address: str = f"http://{told['address']}"
+        # Its first answer may take longer than the studio waits.
+        httpx.get(f"{self.address}/api/jobs/", timeout=120).raise_for_status()
         self.nodes: dict[str, int] = told["nodes"]
         """By its id the process of the node that starts all others."""
 

@@ -144,7 +144,7 @@ with heartbeat.tied_to_parent(directory):
 def test_a_worker_whose_starter_is_killed_ends_with_the_processes_that_it_started(tmp_path: Path):
     directory, child = RunDirectory(tmp_path), tmp_path / "child"
     command = [sys.executable, "-c", STARTER, TIED, str(tmp_path)]
-    with Popen(command, stdout=subprocess.PIPE, text=True) as starter:
+    with Popen(command, stdout=subprocess.PIPE) as starter:
         assert starter.stdout
         own = int(starter.stdout.readline())
         wait_for(lambda: child.exists() and child.read_text() != "", starter)
