@@ -200,6 +200,7 @@ LABELS: Mapping[str, str] = {
     "worker.nodes": "Nodes of a cluster",
     "worker.cpus": "CPU cores per node",
     "worker.gpus": "GPUs per node",
+    "worker.staging": "Store for files of a cluster",
     "worker.root": "Workspace path on a cluster",
     "worker.python": "Python on a cluster",
     "worker.lost_after": "Seconds until a silent worker is lost",

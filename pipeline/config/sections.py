@@ -340,9 +340,28 @@ class EvaluateConfig(Section):
         )
 
 
+def _check_staging(url: str) -> None:
+    """ValueError for a URL that is no store, or that carries a secret: settings are shown."""
+    protocol, separator, rest = url.partition("://")
+    place = rest.partition("/")[0]
+    require(
+        bool(separator and protocol and rest) and protocol != "memory" and "::" not in url,
+        f"worker.staging={url} must be a URL that fsspec opens, such as s3://bucket/kitestring",
+    )
+    require(
+        ":" not in place.partition("@")[0] or "@" not in place,
+        "worker.staging must not contain a password: drivers read credentials from the environment "
+        "and the files of their account",
+    )
+    require(
+        "?" not in url and "#" not in url,
+        "worker.staging must not contain ? or #: options belong to the configuration of fsspec",
+    )
+
+
 CLUSTER_SETTINGS = (
-    "launcher", "nodes", "cpus", "gpus", "root", "python", "lost_after", "ray_address", "slurm_partition",
-    "slurm_account", "slurm_minutes", "slurm_options",
+    "launcher", "nodes", "cpus", "gpus", "staging", "root", "python", "lost_after", "ray_address",
+    "slurm_partition", "slurm_account", "slurm_minutes", "slurm_options",
 )  # fmt: skip
 """The settings of `worker` that say where a stage runs; a resumed stage may run elsewhere."""
 
@@ -373,7 +392,8 @@ class WorkerConfig(Section):
     launcher: Literal["local", "ray", "slurm"] = setting(
         "local",
         "Where the stages of the loop run: local (a process of this machine), ray (a job of a Ray "
-        "cluster) or slurm (a batch job). Clusters need the workspace on a shared file system.",
+        "cluster) or slurm (a batch job). Clusters need the workspace on a shared file system, or "
+        "`worker.staging`.",
     )
     nodes: int = setting(
         1,
@@ -383,8 +403,15 @@ class WorkerConfig(Section):
     )
     cpus: int = setting(1, "CPU cores that a stage asks a cluster for, per node.", low=1)
     gpus: int = setting(0, "GPUs that a stage asks a cluster for, per node.", low=0)
+    staging: str = setting(
+        "",
+        "For clusters without a shared file system: the URL of a folder in a store that the studio and "
+        "the nodes reach by fsspec, such as s3://bucket/kitestring, through which files are exchanged.",
+    )
     root: str = setting(
-        "", "The path of the workspace on the cluster's nodes; empty if it is the same there."
+        "",
+        "The path of the workspace on the cluster's nodes; empty if it is the same there. With "
+        "`worker.staging`, a folder of the nodes for temporary files; empty for TMPDIR.",
     )
     python: str = setting(
         "",
@@ -431,6 +458,13 @@ class WorkerConfig(Section):
             f"worker.ray_address={self.ray_address} must be the dashboard's address, such as "
             "http://ray-head:8265",
         )
+        if self.staging:
+            _check_staging(self.staging)
+            require(
+                self.nodes == 1,
+                f"worker.staging needs worker.nodes=1, and it is {self.nodes}: the nodes of a stage "
+                "share a file system",
+            )
         for option in self.slurm_options:
             require(
                 option.startswith("--"),
@@ -565,6 +599,10 @@ class Config(Section):
             engine_settings(method, self.ppo)  # raises for settings that contradict the method
             self._require_work_for(processes)
         if method == "openrlhf":
+            require(
+                self.worker.launcher == "local" or not self.worker.staging,
+                "optimize.method=openrlhf needs a shared file system; worker.staging is not for it",
+            )
             chosen = self.optimize
             openrlhf.check(
                 self.ppo,

@@ -241,7 +241,8 @@ class Jobs:
 
     def shut_down(self) -> None:
         """Release the workers without stopping them."""
-        self._local.shut_down()
+        for launcher in (self._local, *self._clusters.values()):
+            launcher.shut_down()
 
     def _start_attempt(self, run: Run, job: Job) -> Run:
         """Start the next attempt of a run."""

@@ -41,7 +41,7 @@ class Grace:
     step: float | None
     """Seconds of its slowest recent step; None if no step had ended before the request."""
     since: datetime
-    """Time of the last progress: the request, the end of a step, or a file of a checkpoint."""
+    """Time of the last progress: the request, the end of a step, a file of a checkpoint, or its way here."""
 
     def is_over(self, when: datetime) -> bool:
         return (when - self.since).total_seconds() > self.seconds
@@ -122,7 +122,7 @@ def grace(directory: RunDirectory) -> Grace | None:
     longest = max([*steps, *_seconds_between([(before or [begun])[-1], asked])])
     seconds = max(CANCEL_GRACE, _STEPS_ALLOWED * longest)
     # A worker that ends a second step ignores the request; its checkpoints do not extend the limit.
-    kept = directory.checkpoint.rglob("*") if len(after) < 2 else ()
+    kept = [*directory.checkpoint.rglob("*"), directory.transfer] if len(after) < 2 else []
     files = [file for file in kept if file.is_file()]
     signs = [asked, *after[:1], *map(_written_at, files)]
     return Grace(seconds, max(steps, default=None), max(signs))

@@ -8,6 +8,7 @@
             pid              the worker's process group, for signals to all of its processes
             handle.json      the job of a worker on a cluster (worker.launcher)
             heartbeat.json   rewritten by such a worker every few seconds
+            transfer.json    rewritten as its files arrive (worker.staging); staged.json: what has arrived
             events.jsonl     progress, metrics and notes; one line each, numbered by `seq`
             resources.jsonl  CPU, memory and GPUs that the worker used, every ten seconds
             log.txt          standard output and error of the worker
@@ -53,7 +54,7 @@ Study = Literal["measure", "curve"]
 LOCK_FD = "KITESTRING_LOCK_FD"
 _OUTCOME = (
     "cancel", "error.json", "result.json", "pid", "handle.json", "heartbeat.json",
-    "rendezvous.json",
+    "rendezvous.json", "transfer.json",
 )  # fmt: skip
 _TAIL = 4096
 
@@ -130,6 +131,7 @@ class RunDirectory:
         self.resources = self.path / "resources.jsonl"
         self.handle = self.path / "handle.json"
         self.heartbeat = self.path / "heartbeat.json"
+        self.transfer = self.path / "transfer.json"
 
     @classmethod
     def create(cls, path: Path, job: Job) -> RunDirectory:

@@ -15,7 +15,7 @@ from typing import Any
 import httpx
 import psutil
 
-from pipeline.runs.launchers.launcher import LaunchError
+from pipeline.runs.launchers.launcher import LaunchError, NoAnswer
 from pipeline.runs.launchers.remote import JobState
 from pipeline.runs.rundir import RunDirectory
 from tests.helpers import prepared_workers
@@ -35,6 +35,11 @@ class ProcessCluster:
         self.stopped: list[str] = []
         self.silent = False
         self.refuses = ""
+        self.commands: dict[str, list[str]] = {}
+        self.printed = Path(os.devnull)
+        """Where jobs print that exchange files by a store."""
+        self.environment: dict[str, str] = {}
+        """What they have in addition to the environment of the tests."""
 
     def check(self) -> None:
         self._answer()
@@ -49,12 +54,17 @@ class ProcessCluster:
             raise LaunchError(self.refuses)
         assert nodes == 1, "only Ray and Slurm have jobs of several nodes"
         assert name not in self.jobs, "a cluster does not start a job twice"
-        *_, path, attempt = command
-        assert log == Path(path) / "log.txt"
-        held = name in self.held
-        start = prepared_workers.start
-        self.jobs[name] = None if held else start(RunDirectory(Path(path)), attempt=attempt)
+        self.commands[name] = [*command]
+        self.jobs[name] = None if name in self.held else self._start(command, log)
         return name
+
+    def _start(self, command: Sequence[str], log: Path) -> Any:
+        _, _, module, *arguments = command
+        if module == "pipeline.worker.staged":
+            return prepared_workers.start_staged(arguments, self.printed, self.environment)
+        path, attempt = arguments
+        assert log == Path(path) / "log.txt"
+        return prepared_workers.start(RunDirectory(Path(path)), attempt=attempt)
 
     def look(self, id: str) -> JobState:
         self._answer()
@@ -74,7 +84,7 @@ class ProcessCluster:
         self.kill(id)
 
     def output(self, id: str) -> str:
-        return f"what {id} printed"
+        return self.printed.read_text() or f"what {id} printed"
 
     def kill(self, id: str) -> None:
         """Lose the node of a job."""
@@ -84,7 +94,7 @@ class ProcessCluster:
 
     def _answer(self) -> None:
         if self.silent:
-            raise LaunchError("the cluster does not answer")
+            raise NoAnswer("the cluster does not answer")
 
 
 RAY = """

@@ -12,7 +12,8 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+import time
+from collections.abc import Mapping, Sequence
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import DupFd
 from pathlib import Path
@@ -25,6 +26,7 @@ _CONTEXT = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload(
     [
         "pipeline.worker.worker",
+        "pipeline.worker.staged",
         *(
             f"pipeline.stages.{stage}"
             for stage in ("sft", "sample", "reward", "policy", "evaluate")
@@ -90,6 +92,85 @@ def start(
     is_ready.recv()  # it has its own session, so a signal to its group reaches it
     is_ready.close()
     return cast("subprocess.Popen[bytes]", Forked(worker))
+
+
+def start_staged(
+    arguments: Sequence[str], printed: Path, environment: Mapping[str, str]
+) -> subprocess.Popen[bytes]:
+    """As `python -m pipeline.worker.staged ARGUMENTS`, which prints to the file `printed`."""
+    is_ready, ready = _CONTEXT.Pipe(duplex=False)
+    node = _CONTEXT.Process(
+        target=_stage,
+        args=(list(arguments), printed, dict(os.environ) | dict(environment), ready),
+        daemon=True,
+    )
+    node.start()
+    ready.close()
+    is_ready.recv()
+    is_ready.close()
+    return cast("subprocess.Popen[bytes]", Forked(node))
+
+
+def _stage(
+    arguments: list[str], printed: Path, environment: dict[str, str], ready: Connection
+) -> None:
+    os.setsid()
+    os.environ.clear()
+    os.environ.update(environment)
+    os.chdir(ROOT)
+    output = os.open(printed, os.O_APPEND | os.O_WRONLY | os.O_CREAT, 0o644)
+    for stream in (1, 2):
+        os.dup2(output, stream)
+    sys.stdout, sys.stderr = (os.fdopen(stream, "w", buffering=1) for stream in (1, 2))
+    worker = _Waiting()
+    ready.send(True)
+    ready.close()
+    from pipeline.worker import staged  # noqa: PLC0415
+
+    staged.EVERY = float(environment.get("EVERY", staged.EVERY))
+    sys.exit(staged.main(arguments, start=worker.begin))
+
+
+class _Waiting:
+    """A worker, forked before this process has threads, that waits to be told its run directory."""
+
+    def __init__(self) -> None:
+        read, self._write = os.pipe()
+        self.pid = os.fork()
+        if self.pid == 0:
+            os.close(self._write)
+            told = os.read(read, 4096).decode()
+            os._exit(self._work(*told.split("\n")) if told else 0)
+        os.close(read)
+        self._status: int | None = None
+
+    @staticmethod
+    def _work(path: str, attempt: str) -> int:
+        from pipeline.worker.worker import main  # noqa: PLC0415
+
+        return main([path, attempt])
+
+    def begin(self, directory: RunDirectory, attempt: int) -> Any:
+        os.write(self._write, f"{directory.path}\n{attempt}".encode())
+        return self
+
+    def wait(self, timeout: float) -> int:
+        deadline = time.monotonic() + timeout
+        while self._status is None:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            if pid:
+                self._status = os.waitstatus_to_exitcode(status)
+            elif time.monotonic() > deadline:
+                raise subprocess.TimeoutExpired("pipeline.worker", timeout)
+            else:
+                time.sleep(0.02)
+        return self._status
+
+    def send_signal(self, signum: int) -> None:
+        os.kill(self.pid, signum)
+
+    def terminate(self) -> None:
+        self.send_signal(signal.SIGTERM)
 
 
 def _work(

@@ -8,6 +8,7 @@ from pipeline.config.sections import WorkerConfig
 from pipeline.runs.launchers.ray_jobs import RayCluster
 from pipeline.runs.launchers.remote import RemoteLauncher
 from pipeline.runs.launchers.slurm import SlurmCluster
+from pipeline.runs.launchers.staged import StagedLauncher
 
 _CLUSTERS = {"ray": RayCluster, "slurm": SlurmCluster}
 
@@ -21,4 +22,5 @@ def require_answer(config: WorkerConfig, workspace: Path) -> None:
 def cluster_launcher(config: WorkerConfig, workspace: Path) -> RemoteLauncher:
     """The launcher of workers that run on a cluster."""
     cluster = _CLUSTERS[config.launcher](config)
-    return RemoteLauncher(cluster, config, workspace=workspace)
+    kind = StagedLauncher if config.staging else RemoteLauncher
+    return kind(cluster, config, workspace=workspace)

@@ -12,6 +12,10 @@ class LaunchError(ValueError):
     """A worker cannot be started; the message says why and what to do."""
 
 
+class NoAnswer(LaunchError):
+    """A cluster has not answered; it may have started the worker, and may answer later."""
+
+
 @dataclass(frozen=True)
 class State:
     """`message` says what a worker waits for, or why it ended, if the launcher has to say anything."""
@@ -41,4 +45,8 @@ class Launcher(Protocol):
 
     def stop(self, directory: RunDirectory) -> None:
         """End the worker now."""
+        ...
+
+    def shut_down(self) -> None:
+        """Release the workers without ending them."""
         ...

@@ -15,7 +15,7 @@ from typing import Any
 import httpx
 
 from pipeline.config.sections import WorkerConfig
-from pipeline.runs.launchers.launcher import LaunchError
+from pipeline.runs.launchers.launcher import LaunchError, NoAnswer
 from pipeline.runs.launchers.remote import JobState
 
 TOKEN = "RAY_AUTH_TOKEN"
@@ -26,6 +26,8 @@ OUTPUT = "kitestring: "
 WAITING, STARTED = "waiting for resources", "runs on"
 _TIMEOUT, _SUBMITTING = 10.0, 60.0
 """Seconds to wait for an answer; Ray takes longest for the first job after its start."""
+_LATER = "try again later"
+"""What Ray says while a node is still starting its agent."""
 _PHASES = {"PENDING": "waiting", "RUNNING": "running", "SUCCEEDED": "succeeded"}
 
 
@@ -99,7 +101,7 @@ class RayCluster:
                 **request,
             )
         except httpx.TransportError as error:
-            raise LaunchError(
+            raise NoAnswer(
                 f"Ray does not answer at {self._config.ray_address} ({error}). Start it with `ray "
                 f"start --head`, or {self._otherwise}."
             ) from None
@@ -112,7 +114,6 @@ class RayCluster:
             )
         if reply.is_error:
             lines = reply.text.strip(" .\n").splitlines()
-            raise LaunchError(
-                f"Ray refuses the request: {lines[-1] if lines else reply.status_code}"
-            )
+            sentence = f"Ray refuses the request: {lines[-1] if lines else reply.status_code}"
+            raise (NoAnswer if _LATER in sentence else LaunchError)(sentence)
         return reply.json()

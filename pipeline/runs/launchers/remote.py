@@ -1,5 +1,7 @@
 """Workers on a cluster: jobs of Ray or Slurm that share the workspace's file system with the studio.
 
+Without a shared file system, `pipeline.runs.launchers.staged` adds the exchange of files.
+
 A job is named after its run and attempt, so a studio that was restarted while it submitted one finds
 it by name.  Two things say whether its worker lives: the cluster, and the heartbeat that the worker
 writes (`pipeline.worker.heartbeat`).  If either says that it is lost, the run has failed.  Then
@@ -87,16 +89,11 @@ class RemoteLauncher:
         self._cluster.check()
 
     def submit(self, directory: RunDirectory, attempt: int) -> None:
-        self._asked.pop(directory.path, None)
-        self._beats.pop(directory.path, None)
-        there = self._there(directory.path)
-        python = self._config.python or sys.executable
-        command = [python, "-m", "pipeline.worker", str(there), str(attempt)]
-        name = job_name(directory, attempt)
+        self._forget(directory)
+        command, log = self._command(directory, attempt)
         # Only the policy stage can divide its work.
         nodes = self._config.nodes if directory.job().stage == "policy" else 1
-        log = there / directory.log.name
-        id = self._cluster.submit(name, command, log=log, nodes=nodes)
+        id = self._cluster.submit(job_name(directory, attempt), command, log=log, nodes=nodes)
         self._store_handle(directory, id)
 
     def state(self, directory: RunDirectory) -> State:
@@ -108,7 +105,7 @@ class RemoteLauncher:
         silent = self._silent(directory, waits=job.phase == "waiting")
         if silent > self._config.lost_after:
             self.stop(directory)
-            return _ended(directory, _silence(directory, job, silent))
+            return give_up(directory, _silence(directory, job, silent))
         if job.phase == "waiting":
             return State("waiting", f"waits for {self._cluster.name}: {job.detail}")
         # A cluster that does not answer is no reason to give up a worker that does.
@@ -122,6 +119,24 @@ class RemoteLauncher:
             if (id := self._handle(directory)) is not None:
                 self._cluster.stop(id)
         self._asked.pop(directory.path, None)
+
+    def shut_down(self) -> None:
+        """Nothing: a job does not need the studio."""
+
+    def _command(self, directory: RunDirectory, attempt: int) -> tuple[list[str], Path]:
+        """What the job runs, and where its cluster writes what it prints."""
+        there = self._there(directory.path)
+        command = [self._python, "-m", "pipeline.worker", str(there), str(attempt)]
+        return command, there / directory.log.name
+
+    @property
+    def _python(self) -> str:
+        return self._config.python or sys.executable
+
+    def _forget(self, directory: RunDirectory) -> None:
+        """Forget what is known of an earlier attempt."""
+        self._asked.pop(directory.path, None)
+        self._beats.pop(directory.path, None)
 
     def _there(self, path: Path) -> Path:
         """A path in the workspace, as the cluster's nodes see it."""
@@ -170,11 +185,17 @@ class RemoteLauncher:
         return self._clock() - since
 
     def _failed(self, directory: RunDirectory, job: JobState) -> State:
+        output = ""
         if read_text(directory.heartbeat) is None:  # it did not come as far as its own log
             with suppress(LaunchError):
                 if (id := self._handle(directory)) is not None:
-                    directory.append_log(self._cluster.output(id))
-        return _ended(directory, f"{self._cluster.name} says: {job.detail}")
+                    output = self._cluster.output(id)
+                    directory.append_log(output)
+        return give_up(directory, self._reason(job, output))
+
+    def _reason(self, job: JobState, output: str) -> str:  # noqa: ARG002
+        """Why a job has failed; `output` is what it printed, if it wrote no log."""
+        return f"{self._cluster.name} says: {job.detail}"
 
 
 def job_name(directory: RunDirectory, attempt: int) -> str:
@@ -183,7 +204,8 @@ def job_name(directory: RunDirectory, attempt: int) -> str:
     return f"{directory.path.name}-attempt-{attempt}-{sha256(path.encode()).hexdigest()[:8]}"
 
 
-def _ended(directory: RunDirectory, reason: str) -> State:
+def give_up(directory: RunDirectory, reason: str) -> State:
+    """The end of an attempt for a reason that its worker does not know."""
     if directory.cancel_requested_at() is None:  # else `cancel` stops a worker that comes back
         directory.write_error(reason)
     return State("ended", reason)

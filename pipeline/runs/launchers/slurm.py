@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pipeline.config.sections import WorkerConfig
-from pipeline.runs.launchers.launcher import LaunchError
+from pipeline.runs.launchers.launcher import LaunchError, NoAnswer
 from pipeline.runs.launchers.remote import JobState
 
 _TIMEOUT = 30.0
@@ -120,9 +120,7 @@ class SlurmCluster:
                 "node, or set worker.launcher to local."
             ) from None
         except subprocess.TimeoutExpired:
-            raise LaunchError(
-                f"Slurm does not answer: {command[0]} took {_TIMEOUT:.0f} s"
-            ) from None
+            raise NoAnswer(f"Slurm does not answer: {command[0]} took {_TIMEOUT:.0f} s") from None
         if done.returncode == 0:
             return done.stdout
         lines = done.stderr.strip().splitlines() or [f"exit status {done.returncode}"]

@@ -146,7 +146,8 @@ def test_what_training_reads_is_open_in_the_form_and_what_sampling_has_read_is_f
     }  # fmt: skip
     openrlhf = {"optimize.openrlhf_python", "optimize.openrlhf_options"}
     assert {name for name in fixed if name.startswith("optimize.")} == openrlhf
-    assert "worker.launcher" in fixed  # only the operator says where stages run
+    # Only the operator says where stages run, and through which store their files go.
+    assert {"worker.launcher", "worker.staging"} <= fixed
     assert "worker.gpus" not in fixed
     # Rewards are centered on samples of that batch, the gate raises the KL weight, models load so.
     assert not fixed & {"sampling.batch", "gate.kl_raise", "model.dtype", "seed"}

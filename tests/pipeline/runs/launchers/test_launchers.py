@@ -24,7 +24,9 @@ from pipeline.runs import jobs as jobs_module
 from pipeline.runs.jobs import Jobs
 from pipeline.runs.launchers.launcher import Launcher
 from pipeline.runs.launchers.remote import RemoteLauncher, job_name
+from pipeline.runs.launchers.staged import StagedLauncher
 from pipeline.runs.rundir import Job, RunDirectory
+from pipeline.runs.staging import attempt
 from storage.engine.database import Database
 from storage.records import Run
 from storage.tables import runs
@@ -74,10 +76,30 @@ class Processes(Machine):
         self.cluster.kill(job_name(directory, directory.job().attempt))
 
 
+class Staged(Processes):
+    """Processes that exchange their files with the studio by a store."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+        super().__init__(monkeypatch)
+        monkeypatch.setattr(jobs_module, "cluster_launcher", self.launcher)
+        monkeypatch.setattr(attempt, "EVERY", 0.1)
+        self.cluster.environment["EVERY"] = "0.1"
+        self.settings = {
+            "worker__launcher": "ray",
+            "worker__staging": f"file://{folder}/store",
+            "worker__root": f"{folder}/node",
+        }
+
+    def launcher(self, config: Any, workspace: Path) -> Launcher:
+        return StagedLauncher(self.cluster, config, workspace=workspace)
+
+
 class Ray(Machine):
-    def __init__(self, nodes: RayNodes) -> None:
+    def __init__(self, nodes: RayNodes, **settings: Any) -> None:
         self.nodes = nodes
-        self.settings = {"worker__launcher": "ray", "worker__ray_address": nodes.address}
+        self.settings = {
+            "worker__launcher": "ray", "worker__ray_address": nodes.address, **settings,
+        }  # fmt: skip
 
     def lose_node(self, directory: RunDirectory) -> None:
         name = job_name(directory, directory.job().attempt)
@@ -95,14 +117,14 @@ class Slurm(Machine):
 
 
 @contextmanager
-def ray(count: int = 2) -> Iterator[Ray]:
+def ray(count: int = 2, **settings: Any) -> Iterator[Ray]:
     pytest.importorskip("ray")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     nodes = RayNodes(port, nodes=count)
     try:
-        yield Ray(nodes)
+        yield Ray(nodes, **settings)
     finally:
         nodes.close()
 
@@ -117,18 +139,24 @@ def slurm() -> Slurm:
     params=[
         "local",
         "processes",
+        "staged",
         pytest.param("ray", marks=pytest.mark.slow),
+        pytest.param("staged ray", marks=pytest.mark.slow),
         pytest.param("slurm", marks=pytest.mark.slow),
     ]
 )
-def machine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine]:
-    if request.param == "ray":
-        with ray() as found:
+def machine(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> Iterator[Machine]:
+    if "ray" in request.param:
+        store = {"worker__staging": f"file://{tmp_path}/store"} if "staged" in request.param else {}
+        with ray(**store) as found:
             yield found
     else:
         yield {
             "local": ThisMachine,
             "processes": lambda: Processes(monkeypatch),
+            "staged": lambda: Staged(monkeypatch, tmp_path),
             "slurm": slurm,
         }[request.param]()
 
@@ -219,7 +247,7 @@ def test_a_restarted_studio_follows_the_worker_of_the_one_before(
 ) -> None:
     jobs = Jobs(db)
     run, directory = start(jobs, ppo(models, **machine.settings))
-    until(lambda: updated(directory, 1))
+    until(lambda: jobs.poll() or updated(directory, 1))
     jobs.shut_down()
     directory.handle.unlink(missing_ok=True)  # as if it had ended before it stored the handle
     again = Jobs(db)
