@@ -22,6 +22,7 @@ from tests.helpers.import_files import write_rows
 from tests.helpers.policy_world import add_iteration, add_models, compare
 
 LONGEST = (
+    "pipeline/stages/test_architectures.py",
     "labeler/annotate/test_browser_axe.py",
     "labeler/research/test_browser_console.py",
     "labeler/research/test_browser_axe.py",
