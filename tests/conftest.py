@@ -24,6 +24,7 @@ from tests.helpers.policy_world import add_iteration, add_models, compare
 LONGEST = (
     "pipeline/stages/test_architectures.py",
     "benchmarks/test_benchmarks.py",
+    "storage/engine/test_journal_model.py",
     "labeler/annotate/test_browser_axe.py",
     "labeler/research/test_browser_console.py",
     "labeler/research/test_browser_axe.py",
