@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from tempfile import TemporaryDirectory, mkdtemp
+from tempfile import mkdtemp
 from types import FrameType
 from typing import Any, TypeVar
 
@@ -29,26 +29,21 @@ from pipeline.runs.cancellation import WAS_CANCELLED, WAS_TERMINATED
 from pipeline.runs.rundir import RunDirectory, read_json, write_atomically
 from pipeline.runs.staging.layout import (
     EVERY,
-    GROWING,
     LAST_WORDS,
-    OUTCOMES,
     PARTS,
     amount,
     folder,
     require_inside,
 )
+from pipeline.runs.staging.outbox import Outbox
 from pipeline.runs.staging.store import Damaged, Missing, Store, Stored, StoreError
-from pipeline.runs.staging.streams import Sender
-from pipeline.runs.tensorboard import TRACKERS
 
 FAILED = 1
 PATIENCE = 3600.0
 """Seconds that a store may be away, at the start and at the end."""
-_RESULTS = ("outputs", "snapshots", "trackers")
 
 Answer = TypeVar("Answer")
 Start = Callable[[RunDirectory, int], "subprocess.Popen[bytes]"]
-Identity = tuple[int, int, int]
 
 
 class Unsent(StoreError):
@@ -95,10 +90,6 @@ class Node:
         self._own_beat: dict[str, Any] = {
             "node": socket.gethostname(), "pid": os.getpid(), "started": time.time(),
         }  # fmt: skip
-        self._senders: dict[str, Sender] = {}
-        self._sent: dict[str, tuple[Identity, Stored]] = {}
-        self._listed: dict[str, Identity] | None = {}
-        self._objects = 0
         self._ended = threading.Event()
         self._reporting, self._logging = threading.Lock(), threading.Lock()
         self._silent = False
@@ -113,7 +104,7 @@ class Node:
         with self._watched():
             try:
                 self._download(given["files"])
-                self._add_senders()
+                self._outbox.open_streams()
             except (StoreError, OSError, ValueError) as error:
                 self._directory.write_error(f"{socket.gethostname()}: {error}")
                 status = FAILED
@@ -121,7 +112,8 @@ class Node:
                 status = self._work()
             self._doing = "uploads its files"
             try:
-                self._patiently(self._finish)
+                worked = self._worker is not None
+                self._patiently(lambda: self._outbox.send_all(worked=worked))
             except StoreError as error:
                 raise Unsent(f"{error}; the results are in {self._scratch}") from error
         return status
@@ -133,6 +125,9 @@ class Node:
             made.mkdir(parents=True)
         write_atomically(self._directory.path / "job.json", given["job"])
         self._attempt = self._directory.job().attempt
+        self._outbox = Outbox(
+            self._store, self._folder, self._directory, report=self._report, counted=self._count
+        )
 
     # What the worker needs
 
@@ -157,7 +152,7 @@ class Node:
             self._store.remove(stored.name)
             raise Damaged(f"{error}; it was removed, and a retry sends it again") from error
         if to.is_relative_to(self._directory.path):
-            self._sent[self._name(to)] = (_identity(to), stored)
+            self._outbox.received(to, stored)
 
     def _work(self) -> int:
         """Run the worker to its end; return its exit status."""
@@ -168,7 +163,7 @@ class Node:
             if self._terminated:
                 self._worker.terminate()
             while (status := self._status()) is None:
-                self._try_to(self._send_checkpoint)
+                self._try_to(lambda: self._outbox.send_checkpoint(self._scratch))
             if not self._directory.has_outcome():
                 killed = self._directory.failure(status)
                 self._directory.write_error(WAS_TERMINATED if self._terminated else killed)
@@ -218,16 +213,12 @@ class Node:
     def _report(self) -> None:
         """Send what the growing files got, and then how far they are."""
         with self._reporting:
-            for file in self._directory.path.glob(f"{TRACKERS}/**/*tfevents*"):
-                if (name := self._name(file)) not in self._senders:
-                    self._add_sender(name)
-            for sender in self._senders.values():
-                sender.send()
+            streams = self._outbox.send_streams()
             self._store.write(
                 f"{self._folder}/beat.json",
                 {
                     "heartbeat": self._heartbeat(),
-                    "streams": {name: each.position() for name, each in self._senders.items()},
+                    "streams": streams,
                     "moved": self._moved,
                     "doing": self._doing,
                 },
@@ -238,102 +229,6 @@ class Node:
         if not self._doing:
             return read_json(self._directory.heartbeat) or self._own_beat
         return self._own_beat | {"attempt": self._attempt, "time": time.time()}
-
-    def _add_senders(self) -> None:
-        """Send what the files grow by; the studio has the events of earlier attempts."""
-        events = self._directory.events
-        with self._reporting:
-            for name in GROWING:
-                has = name == events.name and events.exists()
-                self._add_sender(name, sent=events.stat().st_size if has else 0)
-
-    def _add_sender(self, name: str, *, sent: int = 0) -> None:
-        file, stream = self._directory.path / name, f"streams/{len(self._senders) + 1}"
-        self._senders[name] = Sender(self._store, self._folder, stream, file, sent=sent)
-
-    def _send_checkpoint(self) -> None:
-        """Send the checkpoints if they have changed and none is being written."""
-        listed = self._listing("checkpoint")
-        if listed == self._listed or listed != self._listing("checkpoint"):
-            return
-        with self._kept(listed) as files:
-            self._report()  # its events come first
-            self._send_files(files)
-            self._write_out(listed, outcome={})
-        self._listed = listed
-
-    def _finish(self) -> None:
-        """Send all files and the outcome."""
-        outcome = {
-            name: (self._directory.path / name).read_text()
-            for name in OUTCOMES
-            if (self._directory.path / name).exists()
-        }
-        succeeded = "result.json" in outcome
-        folders = (*_RESULTS, "model" if succeeded else "checkpoint")
-        if self._worker is None:  # it may have a part of the checkpoints, and the studio has all
-            folders = ()
-        listed = {name: each for at in folders for name, each in self._listing(at).items()}
-        self._send_files({name: self._directory.path / name for name in listed})
-        self._report()
-        self._write_out(listed, outcome=outcome)
-        self._report()
-
-    def _send_files(self, files: Mapping[str, Path]) -> None:
-        for name, file in files.items():
-            identity = _identity(file)
-            known = self._sent.get(name)
-            if known is not None and known[0] == identity:
-                continue
-            if name.startswith("model/"):
-                stored = self._store.put_model(file, self._count)
-            else:
-                self._objects += 1
-                object = f"{self._folder}/files/{self._objects:06d}"
-                stored = self._store.put(file, object, self._count)
-            if _identity(file) != identity:
-                raise StoreError(f"{name} changed while it was sent")
-            self._sent[name] = (identity, stored)
-
-    def _write_out(self, names: Mapping[str, Any], *, outcome: Mapping[str, str]) -> None:
-        """Say which files there are; then remove what is no longer one of them."""
-        files = {name: self._sent[name][1] for name in names}
-        self._store.write(
-            f"{self._folder}/out.json",
-            {
-                "files": {name: stored.to_json() for name, stored in files.items()},
-                "outcome": dict(outcome),
-            },
-        )
-        for name in [name for name in self._sent if name not in files]:
-            stored = self._sent.pop(name)[1]
-            if stored.name.startswith(f"{self._folder}/files/"):
-                with suppress(StoreError):  # the studio removes the whole folder at the end
-                    self._store.remove(stored.name)
-
-    def _listing(self, at: str) -> dict[str, Identity]:
-        """The visible files of a folder of the run."""
-        found: dict[str, Identity] = {}
-        for file in sorted((self._directory.path / at).rglob("*")):
-            name = self._name(file)
-            hidden = any(part.startswith(".") for part in Path(name).parts)
-            if hidden or name in self._senders or not file.is_file():
-                continue
-            with suppress(FileNotFoundError):
-                found[name] = _identity(file)
-        return found
-
-    @contextmanager
-    def _kept(self, listed: Mapping[str, Identity]) -> Iterator[dict[str, Path]]:
-        """Links to the files of checkpoints, which the stage may delete meanwhile."""
-        with TemporaryDirectory(dir=self._scratch) as links:
-            kept = {name: Path(links, str(number)) for number, name in enumerate(listed)}
-            for name, link in kept.items():
-                link.hardlink_to(self._directory.path / name)
-            yield kept
-
-    def _name(self, file: Path) -> str:
-        return file.relative_to(self._directory.path).as_posix()
 
     def _read(self, name: str) -> dict[str, Any] | None:
         found = self._store.read(f"{self._folder}/{name}")
@@ -402,12 +297,6 @@ def _scratch(within: Path | None) -> Iterator[Path]:
     finally:
         if not kept:
             shutil.rmtree(made, ignore_errors=True)
-
-
-def _identity(file: Path) -> Identity:
-    """What tells whether a file is the one that was sent."""
-    found = file.stat()
-    return found.st_ino, found.st_size, found.st_mtime_ns
 
 
 if __name__ == "__main__":

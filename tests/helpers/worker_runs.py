@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -42,6 +43,9 @@ def _restored() -> Iterator[None]:
         os.close(err)
         os.environ.clear()
         os.environ.update(environment)
+        # The worker hides it from PEFT; a later test may need it.
+        if "bitsandbytes" in sys.modules and sys.modules["bitsandbytes"] is None:
+            del sys.modules["bitsandbytes"]
 
 
 def wait_for(condition: Callable[[], bool], worker: subprocess.Popen[bytes]) -> None:
@@ -52,6 +56,13 @@ def wait_for(condition: Callable[[], bool], worker: subprocess.Popen[bytes]) -> 
         time.sleep(0.005)
 
 
+def until(condition: Callable[[], Any], *, seconds: float = 240, pause: float = 0.05) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(pause)
+
+
 def events(directory: RunDirectory) -> list[dict[str, Any]]:
     """The complete lines: a worker that still runs may be in the middle of its last one."""
     complete, _, _ = directory.events.read_text().rpartition("\n")
@@ -60,6 +71,16 @@ def events(directory: RunDirectory) -> list[dict[str, Any]]:
 
 def steps_reported(directory: RunDirectory) -> list[int]:
     return [event["step"] for event in events(directory) if event["kind"] == "metrics"]
+
+
+def updated(directory: RunDirectory, times: int) -> bool:
+    """Whether a policy run has reported so many updates."""
+    return directory.events.exists() and len(steps_reported(directory)) >= times
+
+
+def fill(inputs: Path) -> None:
+    """Give the inputs of a policy run its prompts."""
+    give(RunDirectory(inputs.parent), "prompts.parquet", make_prompts(6))
 
 
 def events_metric(directory: RunDirectory, name: str) -> list[float]:

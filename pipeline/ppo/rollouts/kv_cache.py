@@ -58,8 +58,8 @@ class PreallocatedLayer(DynamicLayer):
         self._show(self._length, rows)
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
-        """Not supported: `move_rows` copies fewer rows."""
-        raise NotImplementedError
+        """Refused: beam search is not used, and what transformers does here would replace the buffers."""
+        raise NotImplementedError("use move_rows, which copies rows within the buffers")
 
     def _show(self, length: int, rows: int) -> tuple[Tensor, Tensor]:
         self._length, self._rows = length, rows

@@ -201,7 +201,7 @@ class StagedAttempt:
         with (self._directory.path / name).open("ab") as file:
             file.write(new)
         received = max(cursors.get(name, 0), start + len(data))
-        path.write_text(json.dumps({job: cursors | {name: received}}))
+        write_atomically(path, json.dumps({job: cursors | {name: received}}))
 
     def _fetch(self, out: Mapping[str, Any]) -> None:
         """Copy the node's files here, and then the outcome."""

@@ -8,11 +8,12 @@ described by a small one, which is written after it (`put`, `fetch`).
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
-from hashlib import sha256
+from hashlib import file_digest, sha256
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -25,7 +26,6 @@ _WITH_FOLDERS = ("file", "local", "sftp", "ssh", "smb", "hdfs", "ftp")
 _RENAMING = ("file", "local")
 """Those that would lose an older file if a writer is killed; object stores replace one at once."""
 _MODELS = "models"
-_PIECE = 1 << 20
 
 
 class StoreError(Exception):
@@ -193,9 +193,5 @@ class _Counter(Callback):
 
 def checked(file: Path) -> tuple[int, str]:
     """The size and SHA-256 of a file."""
-    found, size = sha256(), 0
     with file.open("rb") as handle:
-        while piece := handle.read(_PIECE):
-            found.update(piece)
-            size += len(piece)
-    return size, found.hexdigest()
+        return os.fstat(handle.fileno()).st_size, file_digest(handle, "sha256").hexdigest()

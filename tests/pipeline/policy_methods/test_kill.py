@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from storage.records import Run
 from storage.tables import runs
 from tests.helpers.ppo_helpers import TIMED, assert_same_state
 from tests.helpers.stage_inputs import give, make_job, make_prompts, rows_of, tiny_models_and_reward
+from tests.helpers.worker_runs import until
 
 ROOT = Path(__file__).parents[3]
 UPDATES = 14
@@ -170,17 +171,10 @@ def newest(directory: RunDirectory) -> dict[str, Any] | None:
     return load_checkpoint(found[-1]) if found else None
 
 
-def wait_until(condition: Callable[[], bool], *, pause: float) -> None:
-    deadline = time.monotonic() + 120
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(pause)
-
-
 def kill_soon(forks: Forks, directory: RunDirectory, chance: random.Random) -> None:
     """At a random time after its next updates."""
     process, told = forks.start(directory.path), updates_told(directory)
-    wait_until(lambda: updates_told(directory) != told, pause=0.002)
+    until(lambda: updates_told(directory) != told, pause=0.002)
     time.sleep(chance.uniform(0, 0.08))
     os.kill(process, signal.SIGKILL)
 
@@ -196,7 +190,7 @@ def kill_while_writing(forks: Forks, directory: RunDirectory, chance: random.Ran
         seen.update(folder.glob(".step-*.tmp"))
         return len(seen - left) >= wanted
 
-    wait_until(written, pause=0)
+    until(written, pause=0)
     os.kill(process, signal.SIGKILL)
 
 
@@ -308,7 +302,7 @@ def test_killed_and_resumed_by_jobs_the_stored_run_is_whole(db, models):
         directory = jobs.directory(jobs.start(replace(job, run=name), fill=fill))
         for _ in range(kills):
             told = updates_told(directory)
-            wait_until(lambda: updates_told(directory) != told, pause=0.002)  # noqa: B023
+            until(lambda: updates_told(directory) != told, pause=0.002)  # noqa: B023
             time.sleep(chance.uniform(0, 0.1))
             os.kill(int((directory.path / "pid").read_text()), signal.SIGKILL)
             assert ended(jobs).status == "failed"
@@ -339,5 +333,5 @@ def test_killed_and_resumed_by_jobs_the_stored_run_is_whole(db, models):
 def ended(jobs: Jobs) -> Run:
     """The run that ends next."""
     found: list[Run] = []
-    wait_until(lambda: bool(found.extend(jobs.poll()) or found), pause=0.02)
+    until(lambda: bool(found.extend(jobs.poll()) or found), pause=0.02)
     return found[0]

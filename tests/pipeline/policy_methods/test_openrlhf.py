@@ -46,6 +46,7 @@ from tests.helpers.stage_inputs import (
     tiny_models_and_reward,
 )
 from tests.helpers.tiny import save_tiny, tiny_model, tiny_tokenizer
+from tests.helpers.worker_runs import until
 
 STAND_IN = ROOT / "tests" / "helpers" / "openrlhf_stand_in.py"
 SETTINGS = {
@@ -585,13 +586,6 @@ def test_ray_runs_the_job_once_and_stops_it(models, tmp_path, ray) -> None:
 
 def started(directory: RunDirectory) -> subprocess.Popen[bytes]:
     return subprocess.Popen([sys.executable, "-m", "pipeline.worker", directory.path], cwd=ROOT)
-
-
-def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 120
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.5)
 
 
 def submitted_again(job: Job, directory: RunDirectory) -> None:

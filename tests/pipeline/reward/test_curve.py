@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -31,7 +30,7 @@ from tests.helpers.stage_inputs import (
     rows_of,
     tiny_models,
 )
-from tests.helpers.worker_runs import work
+from tests.helpers.worker_runs import until, work
 from tests.pipeline.reward.test_ceiling import judged
 
 FIRST, TIE = 0, 2
@@ -329,10 +328,10 @@ def test_a_curve_is_started_watched_stopped_and_gone_on_with(world: World):
     with pytest.raises(ValueError, match="the studio or another command already computes"):
         make_curve(world.workspace, reports.report(), print)
     other = world.reports  # as after a restart of the server
-    wait_for(lambda: re.search(r"model \d+ of 12", curve_of(other).message))
+    until(lambda: re.search(r"model \d+ of 12", curve_of(other).message))
     other.cancel_curve("reward-1")
     assert curve_of(other).state in ("cancelling", "stopped")
-    wait_for(lambda: curve_of(other).state == "stopped")
+    until(lambda: curve_of(other).state == "stopped")
     other.shut_down()
 
     # In a terminal it goes on from there.
@@ -349,13 +348,6 @@ def curve_of(reports: RewardReports) -> Curve:
     found = reports.report().curve
     assert found
     return found
-
-
-def wait_for(condition: Any) -> None:
-    deadline = time.monotonic() + 250
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 def test_a_curve_made_in_a_terminal_is_stopped_there(world: World, tmp_path: Path):

@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Iterator
 
 import pytest
 
@@ -18,7 +17,7 @@ from storage.engine.database import Database
 from storage.records import Run
 from storage.tables import runs
 from tests.helpers.stage_inputs import give, make_job, make_prompts, tiny_models_and_reward
-from tests.helpers.worker_runs import steps_reported
+from tests.helpers.worker_runs import steps_reported, until
 
 UPDATE_TAKES = 1.5
 
@@ -56,13 +55,6 @@ def updating(
     finally:
         process._signal(directory, signal.SIGKILL)
         jobs.shut_down()
-
-
-def until(condition: Callable[[], Any], *, seconds: float = 120) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 def test_a_worker_that_the_operating_system_kills_names_memory(

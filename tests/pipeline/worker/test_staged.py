@@ -24,6 +24,7 @@ from pipeline.runs.staging.layout import folder
 from pipeline.runs.staging.store import Store, Stored, StoreError
 from pipeline.worker import staged
 from pipeline.worker.staged import Node
+from tests.helpers.worker_runs import until
 
 JOB = "run-1-attempt-1"
 
@@ -86,13 +87,6 @@ def studio(directory: RunDirectory, tmp_path: Path) -> Iterator[StagedAttempt]:
     until(lambda: not made.uploading)
     yield made
     made.close("studio ends")
-
-
-def until(condition: Callable[[], Any], *, seconds: float = 60) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 def begun(script: str, during: Callable[[RunDirectory], None] | None) -> Any:

@@ -28,14 +28,12 @@ from pipeline.simulation.report import PairJudge
 from pipeline.worker.heartbeat import EVERY
 from storage.reports import LoopState, from_json
 from tests.helpers.clusters import ROOT
-from tests.helpers.worker_runs import steps_reported
+from tests.helpers.worker_runs import steps_reported, until, updated
 from tests.pipeline.runs.launchers.test_launchers import (
     Machine,
     assert_same_result,
     ray,
     slurm,
-    until,
-    updated,
 )
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]

@@ -11,7 +11,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -31,8 +31,8 @@ from storage.engine.database import Database
 from storage.records import Run
 from storage.tables import runs
 from tests.helpers.clusters import ProcessCluster, RayNodes
-from tests.helpers.stage_inputs import give, make_job, make_prompts, rows_of, tiny_models_and_reward
-from tests.helpers.worker_runs import assert_equal_runs, steps_reported
+from tests.helpers.stage_inputs import make_job, rows_of, tiny_models_and_reward
+from tests.helpers.worker_runs import assert_equal_runs, fill, steps_reported, until, updated
 from tests.pipeline.policy_methods.test_kill import events, untimed
 
 UPDATES = 8
@@ -172,21 +172,8 @@ def ppo(models: dict[str, str], **settings: Any) -> Job:
 
 
 def start(jobs: Jobs, job: Job) -> tuple[Run, RunDirectory]:
-    run = jobs.start(
-        job, fill=lambda to: give(RunDirectory(to.parent), "prompts.parquet", make_prompts(6))
-    )
+    run = jobs.start(job, fill=fill)
     return run, jobs.directory(run)
-
-
-def until(condition: Callable[[], Any], *, seconds: float = 240) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
-def updated(directory: RunDirectory, times: int) -> bool:
-    return directory.events.exists() and len(steps_reported(directory)) >= times
 
 
 def ended(jobs: Jobs, db: Database, run: Run) -> Run:

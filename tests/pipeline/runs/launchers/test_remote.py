@@ -29,7 +29,8 @@ from storage.engine.database import Database
 from storage.records import Run
 from storage.tables import run_machines, runs
 from tests.helpers.clusters import ROOT, ProcessCluster
-from tests.helpers.stage_inputs import give, make_job, make_prompts, tiny_models_and_reward
+from tests.helpers.stage_inputs import make_job, tiny_models_and_reward
+from tests.helpers.worker_runs import fill, until
 
 SLOW = {"tests.pipeline.runs.launchers.test_launchers:slow": 1.0}
 
@@ -72,17 +73,6 @@ def ppo(models: dict[str, str], **settings: Any) -> Job:
         "policy", models, ppo__updates=1000, shaping__weights=SLOW,
         **{"worker__launcher": "ray", **settings},
     )  # fmt: skip
-
-
-def fill(inputs: Path) -> None:
-    give(RunDirectory(inputs.parent), "prompts.parquet", make_prompts(6))
-
-
-def until(condition: Any, *, seconds: float = 120) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 @pytest.fixture

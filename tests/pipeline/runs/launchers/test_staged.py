@@ -33,8 +33,8 @@ from storage.engine.database import Database
 from storage.records import Run
 from storage.tables import runs
 from tests.helpers.clusters import ProcessCluster
-from tests.helpers.stage_inputs import give, make_job, make_prompts, tiny_models_and_reward
-from tests.helpers.worker_runs import numbered, steps_reported
+from tests.helpers.stage_inputs import make_job, tiny_models_and_reward
+from tests.helpers.worker_runs import fill, numbered, steps_reported, until, updated
 
 SLOW = {"tests.pipeline.runs.launchers.test_launchers:slow": 1.0}
 
@@ -96,24 +96,9 @@ def ppo(models: dict[str, str], tmp_path: Path, **settings: Any) -> Job:
     )  # fmt: skip
 
 
-def fill(inputs: Path) -> None:
-    give(RunDirectory(inputs.parent), "prompts.parquet", make_prompts(6))
-
-
-def until(condition: Any, *, seconds: float = 120) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
 def started(jobs: Jobs, job: Job) -> tuple[Run, RunDirectory]:
     run = jobs.start(job, fill=fill)
     return run, jobs.directory(run)
-
-
-def updated(directory: RunDirectory, times: int) -> bool:
-    return directory.events.exists() and len(steps_reported(directory)) >= times
 
 
 def held(cluster: ProcessCluster, db: Database) -> str:
