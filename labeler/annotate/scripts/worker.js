@@ -11,7 +11,9 @@ const FILES = /^\/(static\/[\w.-]+|label\/(config|theme\.css|manifest\.json|favi
 
 self.addEventListener("install", (event) => {
   // Acts do not pass through the worker: it would lose the last request of a page that closes.
-  event.addRoutes?.({ condition: { requestMethod: "POST" }, source: "network" });
+  // Nor do pairs: a worker that sleeps would have to start first.
+  const direct = [{ requestMethod: "POST" }, { urlPattern: "/label/api/*" }];
+  event.addRoutes?.(direct.map((condition) => ({ condition, source: "network" })));
   self.skipWaiting();
 });
 

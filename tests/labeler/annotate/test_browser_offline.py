@@ -167,6 +167,22 @@ def test_the_worker_keeps_the_page_and_nothing_that_is_read_or_written(browser, 
     assert all(path.startswith(("/label/", "/static/")) for path in kept)
 
 
+def test_pairs_and_judgments_do_not_pass_through_the_worker(browser, world, server, who):
+    sources = """() => performance.getEntriesByType("resource")
+        .filter((entry) => entry.name.includes("/label/api/"))
+        .map((entry) => entry.workerMatchedSourceType)"""
+    with desk_page(browser, world, server, who) as page:
+        wait_until_kept(page)
+        page.wait_for_function("navigator.serviceWorker.controller")
+        page.evaluate("performance.clearResourceTimings()")
+        press(page, "1")
+        status(page, "saved")
+        page.evaluate("fetch('/label/api/judgments?search=').then((found) => found.text())")
+        found = page.evaluate(sources)
+    assert len(found) >= 2
+    assert set(found) == {"network"}
+
+
 def test_a_changed_page_replaces_the_worker_and_its_copy(browser, world, server, who):
     with desk_page(browser, world, server, who) as page:
         wait_until_kept(page)
