@@ -46,7 +46,7 @@ MODULES = {
     "storage/engine/journal.py": [f"{T}/storage/engine/test_journal.py", f"{T}/storage/engine/test_database.py", f"{T}/storage/engine/test_health.py"],
     "storage/labeling/queue_cache.py": [f"{T}/storage/labeling/test_queue_cache.py", f"{T}/storage/labeling"],
     "storage/labeling/judgments.py": [f"{T}/storage/labeling/test_acts.py", f"{T}/storage/labeling/test_judgments.py"],
-    "storage/importing/plan.py": [
+    "storage/importing/planning/plan.py": [
         f"{T}/storage/importing/test_{name}.py"
         for name in ("plan", "importing", "importing_again", "importing_files", "kept_apart", "written_pairs")
     ],

@@ -20,7 +20,7 @@ from storage.engine.replacing import refuse_pending_replacement
 from storage.engine.workspace import SETTINGS, require_data
 from storage.errors import WorkspaceLocked
 from storage.exporting.formats import Format, Ties
-from storage.importing.row_notes import lines_in_words
+from storage.importing.files.row_notes import lines_in_words
 from storage.records import AnnotatorRole
 from storage.reports import from_json
 from storage.status import Status

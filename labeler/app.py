@@ -49,7 +49,7 @@ from labeler.webhooks.service import Webhooks
 from storage.engine.database import Database
 from storage.errors import StorageDamaged, StorageUnavailable, explain
 from storage.exporting.model_push import Verdicts
-from storage.importing.long_rows import TooLong
+from storage.importing.files.long_rows import TooLong
 
 THREADS = 64
 """Requests handled in parallel; each waits for the database or for a group commit."""

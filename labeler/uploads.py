@@ -19,10 +19,10 @@ from fastapi import APIRouter, HTTPException, Query, Request
 from fastapi.responses import JSONResponse
 
 from storage.engine.database import Database
-from storage.importing.filetypes import READABLE
-from storage.importing.long_rows import TooLong
+from storage.importing.files.filetypes import READABLE
+from storage.importing.files.long_rows import TooLong
+from storage.importing.files.row_notes import BadFile
 from storage.importing.request import ImportRequest, run_import
-from storage.importing.row_notes import BadFile
 from storage.records import new_id
 
 MAX_ROWS = 100_000

@@ -23,8 +23,8 @@ from storage.engine import backup
 from storage.engine.database import Database
 from storage.exporting import exports
 from storage.importing.detect import ImportKind
-from storage.importing.hub_files import local_file
-from storage.importing.long_rows import TooLong
+from storage.importing.files.hub_files import local_file
+from storage.importing.files.long_rows import TooLong
 from storage.importing.request import IMPORTERS, ImportRequest, run_import
 from storage.importing.sheet import ImportReport
 from storage.labeling import flag_answers, gold, judgments, model_judges

@@ -8,7 +8,7 @@ The side is an unkeyed hash: anyone who knows the ids of annotator and compariso
 It does not reveal which model wrote a response, because the order of `first` and `second` does not
 depend on the models.  Sampled pairs are in the order of the completions' ids (`Draft.canonical` in
 pipeline/sampling/pairs.py), written pairs in an order that depends on the workspace's secret key
-(`_order` in storage/importing/written_pairs.py).
+(`_order` in storage/importing/planning/written_pairs.py).
 """
 
 from collections.abc import Mapping

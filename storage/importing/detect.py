@@ -8,7 +8,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
-from storage.importing.filetypes import Row, is_missing, rows_of
+from storage.importing.files.filetypes import Row, is_missing, rows_of
 from storage.importing.sources.registry import SOURCES
 from storage.importing.target import Target
 

@@ -15,19 +15,20 @@ from pathlib import Path
 from typing import Any, cast, get_args
 
 from storage.engine.database import Database
-from storage.importing.cells import Cells
-from storage.importing.gold_pairs import COLUMNS as GOLD_COLUMNS
-from storage.importing.gold_pairs import PRACTICE_COLUMNS, GoldRow, gold_row, plan_gold
-from storage.importing.long_rows import ANY_LENGTH, LengthCheck
-from storage.importing.marks import marks_of
-from storage.importing.plan import (
+from storage.importing.files.cells import Cells
+from storage.importing.files.long_rows import ANY_LENGTH, LengthCheck
+from storage.importing.files.row_notes import BadFile, BadRow, RowNotes
+from storage.importing.planning.gold_pairs import COLUMNS as GOLD_COLUMNS
+from storage.importing.planning.gold_pairs import PRACTICE_COLUMNS, GoldRow, gold_row, plan_gold
+from storage.importing.planning.marks import marks_of
+from storage.importing.planning.plan import (
     DEMONSTRATIONS,
     Plan,
     plan_demonstrations,
     plan_prompts,
     plan_votes,
 )
-from storage.importing.preferences import (
+from storage.importing.planning.preferences import (
     UNKNOWN_ANNOTATOR,
     Labeled,
     labeled,
@@ -35,13 +36,12 @@ from storage.importing.preferences import (
     paired_vote,
     separate_voters,
 )
-from storage.importing.row_notes import BadFile, BadRow, RowNotes
+from storage.importing.planning.votes import Answer, Vote, without_sides
+from storage.importing.planning.written_pairs import COLUMNS as PAIR_COLUMNS
+from storage.importing.planning.written_pairs import WrittenPair, plan_pairs, written_pair
 from storage.importing.sheet import ImportInterrupted, ImportReport, Sheet
 from storage.importing.sources.registry import Origin
 from storage.importing.target import Target
-from storage.importing.votes import Answer, Vote, without_sides
-from storage.importing.written_pairs import COLUMNS as PAIR_COLUMNS
-from storage.importing.written_pairs import WrittenPair, plan_pairs, written_pair
 from storage.labeling.gold import KnownKind
 from storage.records import (
     CHECKS,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from storage.importing.gold_pairs import GoldRow
-from storage.importing.preferences import Labeled
-from storage.importing.votes import Vote
-from storage.importing.written_pairs import WrittenPair
+from storage.importing.planning.gold_pairs import GoldRow
+from storage.importing.planning.preferences import Labeled
+from storage.importing.planning.votes import Vote
+from storage.importing.planning.written_pairs import WrittenPair
 from storage.records import Prompt
 
 ROWS = 5

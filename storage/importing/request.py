@@ -14,8 +14,8 @@ from storage.exporting.writing import safe_text
 from storage.importing import imports
 from storage.importing.apart import import_apart
 from storage.importing.detect import ImportKind
-from storage.importing.long_rows import LengthCheck, TooLong
-from storage.importing.row_notes import MAX_NOTES, BadFile, BadRow, keeping
+from storage.importing.files.long_rows import LengthCheck, TooLong
+from storage.importing.files.row_notes import MAX_NOTES, BadFile, BadRow, keeping
 from storage.importing.sheet import ImportReport
 from storage.importing.sources.registry import Origin
 from storage.importing.target import Target

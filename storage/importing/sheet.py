@@ -14,12 +14,12 @@ from typing import Any, TypeVar
 from storage.engine.database import Database
 from storage.errors import Conflict, StorageUnavailable
 from storage.importing.batches import batches, stored_keys
-from storage.importing.cells import Cells
-from storage.importing.filetypes import read_rows
-from storage.importing.long_rows import LengthCheck, LongRow
-from storage.importing.plan import Plan
+from storage.importing.files.cells import Cells
+from storage.importing.files.filetypes import read_rows
+from storage.importing.files.long_rows import LengthCheck, LongRow
+from storage.importing.files.row_notes import BadFile, BadRow, RowNotes
+from storage.importing.planning.plan import Plan
 from storage.importing.preview import ROWS, shown
-from storage.importing.row_notes import BadFile, BadRow, RowNotes
 from storage.importing.sources.registry import Origin
 from storage.importing.sources.source import Kind
 from storage.importing.target import Target, target_of

@@ -1,6 +1,6 @@
 """Gold and practice pairs: pairs with a known answer, which measure annotators.
 
-They are made from pairs whose judgments agree (`make`) or imported (storage/importing/gold_pairs.py).
+They are made from pairs whose judgments agree (`make`) or imported (storage/importing/planning/gold_pairs.py).
 A gold pair has a comparison of its own with the same two responses.
 """
 

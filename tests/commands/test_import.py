@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from commands.main import app
-from storage.importing.row_notes import lines_in_words
+from storage.importing.files.row_notes import lines_in_words
 from tests.helpers.command_line import told
 from tests.helpers.tiny import save_tiny
 

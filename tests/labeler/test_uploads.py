@@ -9,7 +9,7 @@ from starlette.testclient import TestClient
 
 from labeler import uploads
 from labeler.security import access
-from storage.importing import filetypes
+from storage.importing.files import filetypes
 from storage.labeling import queue
 from storage.records import now
 from tests.helpers.desk_world import add_person, make_app, session_cookie, workspace

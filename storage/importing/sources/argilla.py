@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from itertools import zip_longest
 from typing import Any, NamedTuple
 
-from storage.importing.filetypes import is_missing
+from storage.importing.files.filetypes import is_missing
 from storage.importing.sources.source import (
     ANSWERS,
     PERSON,

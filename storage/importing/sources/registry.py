@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from storage.importing.filetypes import Row, is_missing
-from storage.importing.row_notes import BadFile, BadRow, RowNotes
+from storage.importing.files.filetypes import Row, is_missing
+from storage.importing.files.row_notes import BadFile, BadRow, RowNotes
 from storage.importing.sources.arena import ARENA
 from storage.importing.sources.argilla import ARGILLA
 from storage.importing.sources.helpsteer3 import HELPSTEER3

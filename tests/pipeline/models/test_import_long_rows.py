@@ -13,7 +13,7 @@ from pipeline.models.context import ContextCheck
 from pipeline.models.text import ChatTokenizer
 from storage.commands import Commands
 from storage.engine.database import Database
-from storage.importing.row_notes import BadFile
+from storage.importing.files.row_notes import BadFile
 from storage.records import as_messages
 from tests.helpers.import_files import everything, reasons
 from tests.helpers.tiny import CHAT_TEMPLATE, tiny_tokenizer

@@ -15,8 +15,8 @@ import pytest
 from storage.control import Control, ImportCancelled
 from storage.engine.database import Database
 from storage.importing.apart import import_apart
+from storage.importing.files.long_rows import LengthCheck
 from storage.importing.imports import BadFile, ImportInterrupted, import_judgments, import_pairs
-from storage.importing.long_rows import LengthCheck
 from storage.importing.target import DatabaseTarget
 from tests.helpers.import_files import ROW, everything, judgments
 from tests.helpers.short_prompts import Slow

@@ -20,8 +20,8 @@ from labeler.research.data.importing.jobs import Imports, Wanted
 from labeler.uploads import Uploads
 from storage.commands import Commands
 from storage.engine.database import Database
-from storage.importing.filetypes import read_rows
-from storage.importing.hub_files import local_file
+from storage.importing.files.filetypes import read_rows
+from storage.importing.files.hub_files import local_file
 
 COMMIT = "0" * 40
 

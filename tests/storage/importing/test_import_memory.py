@@ -9,12 +9,13 @@ import pyarrow.parquet as parquet
 import pytest
 
 from storage.engine.database import Database
-from storage.importing import filetypes, sheet
-from storage.importing.cells import Cells
-from storage.importing.filetypes import read_rows
+from storage.importing import sheet
+from storage.importing.files import filetypes
+from storage.importing.files.cells import Cells
+from storage.importing.files.filetypes import read_rows
+from storage.importing.files.long_rows import ANY_LENGTH
+from storage.importing.files.row_notes import MAX_NOTES, BadFile
 from storage.importing.imports import import_pairs, import_prompts
-from storage.importing.long_rows import ANY_LENGTH
-from storage.importing.row_notes import MAX_NOTES, BadFile
 from tests.helpers.import_files import everything
 
 MANY = 3 * MAX_NOTES

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from storage.engine.database import Database
-from storage.importing.filetypes import read_rows
+from storage.importing.files.filetypes import read_rows
 from storage.importing.imports import (
     BadFile,
     default_role,

@@ -10,8 +10,8 @@ import pytest
 
 from storage.engine import connection as engine
 from storage.engine.database import Database
-from storage.importing import parquet_batches
-from storage.importing.filetypes import read_rows
+from storage.importing.files import parquet_batches
+from storage.importing.files.filetypes import read_rows
 from storage.importing.imports import import_prompts
 from tests.helpers.storage_world import child, outcome_of
 
@@ -49,7 +49,7 @@ BOMBS = {
 MEASURE = """
 import sys
 from pathlib import Path
-from storage.importing.filetypes import read_rows
+from storage.importing.files.filetypes import read_rows
 def most():
     status = Path("/proc/self/status").read_text()
     return int(status.split("VmHWM:")[1].split()[0])

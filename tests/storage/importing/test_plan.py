@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from storage.importing import plan as planning
-from storage.importing.plan import Plan, plan_demonstrations, plan_prompts, plan_votes
-from storage.importing.votes import Answer, Vote
+from storage.importing.planning import plan as planning
+from storage.importing.planning.plan import Plan, plan_demonstrations, plan_prompts, plan_votes
+from storage.importing.planning.votes import Answer, Vote
 from storage.records import Completion, Outcome, Prompt, PromptRole
 from storage.tables import pseudonyms
 

@@ -98,7 +98,9 @@ def test_the_same_file_again_is_a_repeat_also_after_a_rebuild(
 def test_pairs_of_an_earlier_version_are_known(db: Database, file: Any) -> None:
     """Those had the ids of their content, and their texts in order."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("storage.importing.written_pairs.written_id", lambda _, content: content)
+        patch.setattr(
+            "storage.importing.planning.written_pairs.written_id", lambda _, content: content
+        )
         import_pairs(db, file(ROWS))
     assert ids(db) <= guesses()
     report = import_pairs(db, file(ROWS))

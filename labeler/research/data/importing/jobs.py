@@ -14,10 +14,10 @@ from storage.engine.database import Database
 from storage.errors import Conflict
 from storage.importing.apart import import_apart
 from storage.importing.detect import Detected, ImportKind, detect
-from storage.importing.hub_files import PREFIX, local_file
-from storage.importing.long_rows import TooLong
+from storage.importing.files.hub_files import PREFIX, local_file
+from storage.importing.files.long_rows import TooLong
+from storage.importing.files.row_notes import BadFile, BadRow
 from storage.importing.request import ImportRequest, run_import
-from storage.importing.row_notes import BadFile, BadRow
 from storage.importing.sheet import ImportReport
 from storage.records import PromptRole
 

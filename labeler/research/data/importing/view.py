@@ -11,8 +11,8 @@ from labeler.html.components import Markup
 from labeler.research.data.importing.jobs import MAX_HUB_BYTES
 from labeler.security.access import MAX_UPLOAD_BYTES
 from labeler.uploads import MAX_ROWS
-from storage.importing.filetypes import READABLE
-from storage.importing.hub_files import PREFIX
+from storage.importing.files.filetypes import READABLE
+from storage.importing.files.hub_files import PREFIX
 from storage.importing.request import IMPORTED_ROLES
 from storage.importing.sources.registry import SOURCES
 

@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 from itertools import count, takewhile
 from typing import TYPE_CHECKING
 
-from storage.importing.cells import Cells
-from storage.importing.row_notes import BadRow, RowNotes
-from storage.importing.votes import Answer, Vote
+from storage.importing.files.cells import Cells
+from storage.importing.files.row_notes import BadRow, RowNotes
+from storage.importing.planning.votes import Answer, Vote
 from storage.records import Message, Prompt, PromptRole, ScreenOutcome, as_messages
 
 if TYPE_CHECKING:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from storage.importing.cells import Cells
-from storage.importing.filetypes import DuplicateKeys
+from storage.importing.files.cells import Cells
+from storage.importing.files.filetypes import DuplicateKeys
 from storage.records import Mark, check_choice
 
 _TEXTS = ("reason", "quote", "prefix", "suffix")

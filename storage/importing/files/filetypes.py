@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from storage.importing.parquet_batches import TooLarge, batches
-from storage.importing.row_notes import BadRow, RowNotes
+from storage.importing.files.parquet_batches import TooLarge, batches
+from storage.importing.files.row_notes import BadRow, RowNotes
 
 _MIB = 2**20
 _CHAT_COLUMNS = ("prompt", "messages", "chosen", "rejected", "completion")

@@ -8,11 +8,11 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Literal
 
 from storage.engine.lookup import known_models
-from storage.importing.cells import Cells
-from storage.importing.plan import Plan
-from storage.importing.row_notes import BadRow
-from storage.importing.written_pairs import COLUMNS as PAIR_COLUMNS
-from storage.importing.written_pairs import WrittenPair, written_pair
+from storage.importing.files.cells import Cells
+from storage.importing.files.row_notes import BadRow
+from storage.importing.planning.plan import Plan
+from storage.importing.planning.written_pairs import COLUMNS as PAIR_COLUMNS
+from storage.importing.planning.written_pairs import WrittenPair, written_pair
 from storage.labeling.gold import KnownKind, gold_records
 from storage.records import Check, Comparison, PromptRole
 from storage.tables.pseudonyms import random_bits

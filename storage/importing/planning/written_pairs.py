@@ -12,10 +12,10 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, get_args
 
 from storage.engine.lookup import known_models
-from storage.importing.cells import Cells
-from storage.importing.plan import Plan
-from storage.importing.row_notes import BadRow
-from storage.importing.votes import Answer
+from storage.importing.files.cells import Cells
+from storage.importing.files.row_notes import BadRow
+from storage.importing.planning.plan import Plan
+from storage.importing.planning.votes import Answer
 from storage.records import KEPT_APART, WRITTEN, Arm, Comparison, Prompt, PromptRole, digest
 from storage.tables.pseudonyms import random_bits, written_id
 

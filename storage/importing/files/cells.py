@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from storage.importing.filetypes import STRICT, DuplicateKeys, Row, is_missing
-from storage.importing.row_notes import BadRow
+from storage.importing.files.filetypes import STRICT, DuplicateKeys, Row, is_missing
+from storage.importing.files.row_notes import BadRow
 from storage.records import Message, as_messages, now
 
 LONG = 200_000

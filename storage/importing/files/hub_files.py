@@ -13,7 +13,7 @@ from huggingface_hub import HfApi
 # The HTTPError of httpx or httpx2, whichever this version of huggingface_hub uses.
 from huggingface_hub.errors import HTTPError, RevisionNotFoundError
 
-from storage.importing.filetypes import READABLE
+from storage.importing.files.filetypes import READABLE
 
 PREFIX = "hf://datasets/"
 _CONVERTED = "refs/convert/parquet"

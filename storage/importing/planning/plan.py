@@ -10,9 +10,9 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from storage.engine.lookup import known_models
-from storage.importing.row_notes import BadRow, RowNotes
+from storage.importing.files.row_notes import BadRow, RowNotes
+from storage.importing.planning.votes import Answer, Pair, Vote, external_model, in_order
 from storage.importing.target import ByOthers
-from storage.importing.votes import Answer, Pair, Vote, external_model, in_order
 from storage.records import (
     KEPT_APART,
     LIVE,

@@ -1,0 +1,1 @@
+"""From rows to records: what each kind of import adds to the database."""
