@@ -8,6 +8,7 @@ from typing import Any, Protocol, TypeVar
 from storage.engine.codec import from_row, kind_of
 from storage.engine.database import Database
 from storage.errors import NotFound
+from storage.records import PromptRole
 
 T = TypeVar("T")
 
@@ -39,6 +40,14 @@ _MODELS = "SELECT id FROM models WHERE id IN (SELECT unnest($ids))"
 def known_models(reader: Reader, ids: set[str]) -> set[str]:
     """The members of `ids` that are ids of stored models."""
     return {row["id"] for row in reader.rows(_MODELS, ids=list(ids))}
+
+
+_ROLES = "SELECT id, role FROM prompts WHERE id IN (SELECT unnest($ids))"
+
+
+def prompt_roles(reader: Reader, ids: Sequence[str]) -> dict[str, PromptRole]:
+    """The roles of the stored prompts among `ids`, by id."""
+    return {row["id"]: row["role"] for row in reader.rows(_ROLES, ids=list(ids))}
 
 
 class Reader(Protocol):

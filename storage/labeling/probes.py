@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from storage.engine.database import Database
+from storage.engine.lookup import prompt_roles
 from storage.engine.transaction import Transaction
 from storage.errors import Conflict
 from storage.labeling.live import SampledReply
@@ -34,7 +35,6 @@ CONTINUES = (
     "The conversation continues a held-out or audit prompt, and a model would learn from it. "
     "Send another conversation."
 )
-_ROLES = "SELECT id, role FROM prompts WHERE id IN (SELECT unnest($ids))"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +70,7 @@ def send(db: Database, messages: Sequence[Message], replies: dict[str, SampledRe
         if served["number"] is None:
             raise Conflict(NO_QUEUE)
         earlier = _earlier_prompts(messages)
-        roles = {row["id"]: row["role"] for row in tx.rows(_ROLES, ids=[*earlier, prompt.id])}
+        roles = prompt_roles(tx, [*earlier, prompt.id])
         if any(roles.get(id) in KEPT_APART for id in earlier):
             raise Conflict(CONTINUES)
         key, moment = secret_in(tx, SECRET), tx.now()

@@ -10,8 +10,8 @@ const NAMED_BY_CONTENT = /^\/label\/(assets|svelte)\//;
 const FILES = /^\/(static\/[\w.-]+|label\/(config|theme\.css|manifest\.json|favicon\.ico|(assets|static|svelte)\/.+|gradio_api\/(startup-events|app_id|info)\/?))$/;
 
 self.addEventListener("install", (event) => {
-  // Acts do not pass through the worker: it would lose the last request of a page that closes.
-  // Nor do pairs: a worker that sleeps would have to start first.
+  // Acts bypass the worker, which would lose the last request of a page that closes.  So does the
+  // API: a stopped worker would have to start first.
   const direct = [{ requestMethod: "POST" }, { urlPattern: "/label/api/*" }];
   event.addRoutes?.(direct.map((condition) => ({ condition, source: "network" })));
   self.skipWaiting();

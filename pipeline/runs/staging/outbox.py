@@ -41,7 +41,7 @@ class Outbox:
         self._senders: dict[str, Sender] = {}
         self._streaming = threading.Lock()
         self._sent: dict[str, tuple[Identity, Stored]] = {}
-        self._listed: dict[str, Identity] | None = {}
+        self._listed: dict[str, Identity] = {}
         self._objects = 0
 
     def received(self, file: Path, stored: Stored) -> None:
@@ -80,8 +80,8 @@ class Outbox:
     def send_all(self, *, worked: bool) -> None:
         """Send all files that the stage made and the outcome.
 
-        Without a worker that worked, only the outcome: here is perhaps a part of the checkpoints, and
-        the studio has all of them.
+        If the worker did not start, only the outcome: the checkpoints here may be incomplete, and the
+        studio has all of them.
         """
         outcome = {
             name: (self._directory.path / name).read_text()

@@ -9,7 +9,7 @@ from datetime import datetime
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from storage.engine.lookup import known_models
+from storage.engine.lookup import known_models, prompt_roles
 from storage.importing.files.row_notes import BadRow, RowNotes
 from storage.importing.planning.votes import Answer, Pair, Vote, external_model, in_order
 from storage.importing.target import ByOthers
@@ -120,13 +120,12 @@ class Plan:
         return {act.replaces for act in acts}
 
 
-_ROLES = "SELECT id, role FROM prompts WHERE id IN (SELECT unnest($ids))"
 _ANSWERS = "SELECT id FROM completions WHERE id IN (SELECT unnest($ids))"
 
 
 def plan_prompts(reader: Reader, found: Sequence[tuple[int, Prompt]]) -> Plan:
     """New prompts of (line, prompt); a prompt that is stored with another role keeps it."""
-    stored = {row["id"]: row["role"] for row in reader.rows(_ROLES, ids=[p.id for _, p in found])}
+    stored = prompt_roles(reader, [p.id for _, p in found])
     plan = Plan(known=sum(prompt.id in stored for _, prompt in found))
     roles: dict[str, PromptRole] = dict(stored)
     for line, prompt in found:
@@ -159,8 +158,8 @@ def plan_demonstrations(
     return plan
 
 
-_KNOWN_PAIRS = """
-    SELECT c.id, c.prompt, f.text AS first, s.text AS second,
+STORED_PAIRS = """
+    SELECT c.id, c.prompt, c.arm, f.text AS first, s.text AS second,
            coalesce(fm.name, f.policy) AS first_model, coalesce(sm.name, s.policy) AS second_model
     FROM comparisons AS c
     JOIN completions AS f ON f.id = c.first
@@ -234,7 +233,7 @@ class _Planner:
         self._plan = Plan()
         self._votes = in_order(votes, when)
         comparisons = list({v.comparison_id() for v in votes})
-        self._pairs = {row["id"]: _pair(row) for row in reader.rows(_KNOWN_PAIRS, ids=comparisons)}
+        self._pairs = {row["id"]: _pair(row) for row in reader.rows(STORED_PAIRS, ids=comparisons)}
         ids = [v.judgment_id() for v in votes]
         self._known = {row["id"]: row for row in reader.rows(_KNOWN_JUDGMENTS, ids=ids)}
         self._current = {
@@ -248,7 +247,7 @@ class _Planner:
         named = [v.comparison_id() for v in votes if v.check]
         self._unfinished = {row["id"]: row["arm"] for row in reader.rows(_UNFINISHED, ids=named)}
         prompts = list({v.prompt.id for v in votes})
-        self._roles = {row["id"]: row["role"] for row in reader.rows(_ROLES, ids=prompts)}
+        self._roles = prompt_roles(reader, prompts)
         self._models = known_models(reader, {x.policy for v in votes for x in (v.a, v.b)})
         people = reader.rows("SELECT id, name, kind FROM annotators")
         self._annotators = {row["name"]: row["id"] for row in people}

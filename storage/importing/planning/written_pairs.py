@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, get_args
 
-from storage.engine.lookup import known_models
+from storage.engine.lookup import known_models, prompt_roles
 from storage.importing.files.cells import Cells
 from storage.importing.files.row_notes import BadRow
-from storage.importing.planning.plan import Plan
+from storage.importing.planning.plan import STORED_PAIRS, Plan
 from storage.importing.planning.votes import Answer
 from storage.records import KEPT_APART, WRITTEN, Arm, Comparison, Prompt, PromptRole, digest
 from storage.tables.pseudonyms import random_bits, written_id
@@ -64,16 +64,6 @@ def written_pair(cells: Cells, *, role: PromptRole, source: str) -> WrittenPair:
     return WrittenPair(line=cells.line, prompt=prompt, first=first, second=second, id=id)
 
 
-_ROLES = "SELECT id, role FROM prompts WHERE id IN (SELECT unnest($ids))"
-_KNOWN = """
-    SELECT c.id, c.arm, coalesce(f.name, a.policy) AS first, coalesce(s.name, b.policy) AS second
-    FROM comparisons AS c
-    JOIN completions AS a ON a.id = c.first
-    JOIN completions AS b ON b.id = c.second
-    LEFT JOIN models AS f ON f.id = a.policy
-    LEFT JOIN models AS s ON s.id = b.policy
-    WHERE c.id IN (SELECT unnest($ids))
-"""
 _ITEMS = """
     SELECT item, id FROM comparisons
     WHERE arm = 'written' AND item IN (SELECT unnest($items))
@@ -97,14 +87,14 @@ class _Planner:
         self._plan = Plan()
         contents = [pair.content for pair in pairs]
         ids = [*contents, *(written_id(key, content) for content in contents)]
-        self._known = {row["id"]: row for row in reader.rows(_KNOWN, ids=ids)}
+        self._known = {row["id"]: row for row in reader.rows(STORED_PAIRS, ids=ids)}
         items = [pair.id for pair in pairs if pair.id]
         self._items: dict[str | None, tuple[str, str]] = {
             row["item"]: (row["id"], "in this workspace")
             for row in reader.rows(_ITEMS, items=items)
         }
         prompts = list({pair.prompt.id for pair in pairs})
-        self._roles = {row["id"]: row["role"] for row in reader.rows(_ROLES, ids=prompts)}
+        self._roles = prompt_roles(reader, prompts)
         answers = [answer for pair in pairs for answer in (pair.first, pair.second)]
         self._models = known_models(reader, {answer.policy for answer in answers})
         self._lines: dict[str, int] = {}
@@ -140,10 +130,10 @@ class _Planner:
                 "this pair was imported with judgments, so it is not in the queue; give it an id to "
                 "have it judged here too",
             )
-        elif (known["first"], known["second"]) != tuple(
+        elif (known["first_model"], known["second_model"]) != tuple(
             a.model for a in self._order(pair, known["id"])
         ):
-            kept = f"{known['first']} against {known['second']}"
+            kept = f"{known['first_model']} against {known['second_model']}"
             self._plan.warn(
                 pair.line, f"the pair is already known as {kept}; these names were kept"
             )

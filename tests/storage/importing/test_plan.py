@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from storage.engine import lookup
 from storage.importing.planning import plan as planning
 from storage.importing.planning.plan import Plan, plan_demonstrations, plan_prompts, plan_votes
 from storage.importing.planning.votes import Answer, Vote
@@ -180,7 +181,7 @@ def test_a_prompt_keeps_its_role_and_who_does_not_learn_is_said(
 ):
     """Of all pairs of roles: only those with a held-out or audit prompt make a difference."""
     read = known.encode().decode()  # an equal string, but another one than in the code
-    stored = {planning._ROLES: [{"id": FRUIT.id, "role": read}]}
+    stored = {lookup._ROLES: [{"id": FRUIT.id, "role": read}]}
     found = plan(vote(1, prompt=replace(FRUIT, role=role)), rows=stored)
     kept = f"{known} and keeps it"
     learns = {
