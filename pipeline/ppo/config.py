@@ -57,7 +57,8 @@ class PPOConfig(Section):
     packing: Literal["auto", "on", "off"] = setting(
         "auto",
         "Concatenate several texts into one row in training passes instead of padding them. auto does "
-        "so on a CPU if the models' logits stay the same; on is an error if they do not.",
+        "so on a CPU if the models' logits stay the same; on is an error if they do not, and also packs on "
+        "a GPU (torch 2.11).",
     )
     rollout_batch: int = setting(
         0, "Responses decoded in parallel; 0 decodes all `rollouts` together.", low=0

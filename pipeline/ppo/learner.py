@@ -308,12 +308,12 @@ class Learner:
         # Gradient checkpointing works only in training mode; dropout rates are 0 in both modes.
         self.model.train(self.config.gradient_checkpointing)
         self.model.trunk_learns_values = steps != VALUE_ONLY
-        tally = _Tally()
+        tally, lengths = _Tally(), batch.read_lengths.tolist()
         for epoch, rows in self._minibatches(batch.tokens.shape[0]) if steps else ():
             tally.epochs = epoch + 1
             size = MinibatchSize(int(batch.lengths[rows].sum()), len(rows))
             for part in steps:
-                mine = self.processes.share(rows)
+                mine = self.processes.balanced_share(rows, lengths)
                 losses = self._gradients(batch, mine, size, part, kl_coef)
                 tally.add(self._summed(losses), size.tokens, part)
                 if self.config.target_kl and tally.last_kl > self.config.target_kl:

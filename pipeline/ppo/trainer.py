@@ -147,9 +147,11 @@ class PPOTrainer:
         # Both run the models: before sharding, because one shard of a model cannot run alone, and
         # before frozen weights are rounded, which then need autocast.
         heads = find_heads(self.model.policy, self.reference, config, self.device)
-        packing = use_packing(config.packing, models, longest=longest, device=self.device)
-        self._distribute()
         precision = resolve_precision(config.precision, self.device)
+        packing = use_packing(
+            config.packing, models, longest=longest, device=self.device, precision=precision
+        )
+        self._distribute()
         self._prepare_frozen(precision)
         self.generators = _generators(config.seed)
         setup = Setup(

@@ -120,6 +120,7 @@ SMOKES = [
           "| T | yes | lora-bf16 |", (("make bench-ppo", "python -m benchmarks.ppo"),)),
     Smoke("python -m benchmarks.ppo", "--alone --device cpu --sizes T --rounds 1", "| T | yes | shared-bf16 |"),
     Smoke("python -m benchmarks launchers", "--launchers local --rounds 1 --workspace {workspace}", "| policy |"),
+    Smoke("python -m benchmarks token-balance", "--minibatches 2", "| 64 | 8 |", short=True),
     Smoke("python -m benchmarks.decoding", "--tiny", "| bf16 | 16 | compiled |"),
     Smoke("python -m benchmarks.large_vocabulary", "--alone --tiny", "| chunks |"),
     Smoke("python -m benchmarks.large_vocabulary --exact-kl", "--tiny", "| chunks |"),

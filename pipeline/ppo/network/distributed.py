@@ -48,6 +48,21 @@ class Processes:
         """This process's rows."""
         return list(rows[self.rank :: self.size])
 
+    def balanced_share(self, rows: Sequence[int], lengths: Sequence[int]) -> list[int]:
+        """This process's rows; every process gets about as many tokens, `lengths[row]` for each row.
+
+        The longest row is assigned first, each to the process with the fewest tokens so far.  The
+        largest share is at most 4/3 of the smallest possible maximum (Graham 1969).
+        """
+        mine: set[int] = set()
+        tokens = [0] * self.size
+        for row in sorted(rows, key=lambda row: -lengths[row]):
+            least = tokens.index(min(tokens))
+            tokens[least] += lengths[row]
+            if least == self.rank:
+                mine.add(row)
+        return [row for row in rows if row in mine]
+
     def interleave(self, shares: Sequence[Sequence[T]]) -> list[T]:
         """The inverse of `share`: the shares of all processes in the order of the rows."""
         rows: list[Any] = [None] * sum(map(len, shares))

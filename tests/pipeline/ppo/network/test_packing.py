@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch.nn.functional import scaled_dot_product_attention
 from transformers import (
     Gemma2Config,
     Gemma2ForCausalLM,
@@ -14,7 +15,8 @@ from transformers import (
 )
 
 from pipeline.ppo.batch import micro_batches
-from pipeline.ppo.network.packing import can_pack, pack, packed
+from pipeline.ppo.network import packing
+from pipeline.ppo.network.packing import can_pack, pack, packed, use_packing
 from tests.helpers.ppo_helpers import EOS, PROMPTS, tiny_model, tiny_trainer, untimed
 
 SMALL = {"vocab_size": 16, "hidden_size": 32, "num_hidden_layers": 2, "eos_token_id": EOS}
@@ -114,3 +116,80 @@ def test_a_run_is_the_same_packed_and_padded(settings):
     )
     for ours, theirs in zip(packed_run, padded, strict=True):
         assert ours == pytest.approx(theirs, rel=2e-4, abs=1e-5)
+
+
+LENGTHS = [3, 1, 6]
+
+
+def heads(query: int = 4, key: int = 2, *, dtype=torch.float64, device="cpu"):
+    """Query, key and value of packed texts, (1, heads, ΣL, width)."""
+    generator, total = torch.Generator().manual_seed(0), sum(LENGTHS)
+    shapes = ((1, n, total, 16) for n in (query, key, key))
+    made = (torch.randn(shape, generator=generator, dtype=torch.float64) for shape in shapes)
+    return [x.to(device, dtype).requires_grad_() for x in made]
+
+
+def documented(query, key, value, starts, key_starts, longest, key_longest, *, scale, window_size):
+    """Variable-length attention as torch documents it, one text and head at a time."""
+    assert starts.dtype == key_starts.dtype == torch.int32
+    assert (window_size, query.shape) == ((-1, 0), key.shape)
+    ends = list(zip(starts.tolist(), starts[1:].tolist(), strict=False))
+    assert max(end - start for start, end in ends) == longest == key_longest
+    found = []
+    for start, end in ends:
+        rows = [x[start:end].transpose(0, 1) for x in (query, key, value)]
+        scores = rows[0] @ rows[1].transpose(1, 2) * scale
+        later = torch.ones(end - start, end - start).triu(1).bool()
+        found.append((scores.masked_fill(later, -torch.inf).softmax(-1) @ rows[2]).transpose(0, 1))
+    return torch.cat(found)
+
+
+def test_the_kernel_reads_each_text_alone(monkeypatch):
+    """The loop's results and gradients, with grouped heads; the kernel itself needs a GPU."""
+    monkeypatch.setattr(packing, "varlen_attn", documented)
+    results = []
+    for attend in (packing.attend_one_by_one, packing.attend_in_one_kernel):
+        given = heads()
+        found = attend(*given, packing._Texts(LENGTHS), 0.3)
+        found.square().sum().backward()
+        results.append((found, *(x.grad for x in given)))
+    assert results[0][0].shape == (1, sum(LENGTHS), 4, 16)
+    for ours, theirs in zip(*results, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="the kernel needs a GPU")
+def test_the_kernel_on_a_gpu():
+    given = heads(dtype=torch.bfloat16, device="cuda")
+    texts = packing._Texts(LENGTHS)
+    ours = packing.attend_in_one_kernel(*given, texts, 0.3)
+    theirs = packing.attend_one_by_one(*given, texts, 0.3)
+    torch.testing.assert_close(ours, theirs, rtol=0.02, atol=0.02)
+
+
+def across_texts(query, key, value, texts, scale):
+    """Attention that ignores where texts end."""
+    del texts
+    rows = (query.float(), key.float(), value.float())
+    found = scaled_dot_product_attention(*rows, is_causal=True, scale=scale, enable_gqa=True)
+    return found.transpose(1, 2).to(query.dtype)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("make", [tiny_model, gpt2, lambda: mistral(None)])
+def test_a_leak_between_texts_is_found_in_either_precision(monkeypatch, make, precision):
+    torch.manual_seed(0)
+    model = make()
+    assert can_pack(model, longest=40, precision=precision)
+    monkeypatch.setattr(packing, "attend_one_by_one", across_texts)
+    assert not can_pack(model, longest=40, precision=precision)
+
+
+def test_packing_on_a_gpu_needs_a_torch_with_the_kernel(monkeypatch):
+    wanted = {"longest": 9, "device": torch.device("cuda"), "precision": "bf16"}
+    assert use_packing("on", {}, **wanted)
+    assert not use_packing("auto", {}, **wanted)  # not measured yet
+    for other in (None, across_texts):  # torch 2.9 has none, that of 2.10 has no window
+        monkeypatch.setattr(packing, "varlen_attn", other)
+        with pytest.raises(ValueError, match=r"^ppo.packing='on' needs torch 2.11 or newer"):
+            use_packing("on", {}, **wanted)

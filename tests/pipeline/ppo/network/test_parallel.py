@@ -215,6 +215,16 @@ def test_shares_make_a_whole():
     assert processes[0].interleave(shares) == rows
 
 
+def test_shares_of_a_minibatch_have_about_as_many_tokens():
+    """9, 7, 5, 4 and 1 tokens: 9 | 7, then 5 to the second (12), 4 to the first (13), 1 to the second."""
+    lengths, rows = [5, 9, 4, 1, 7, 99], [4, 0, 2, 1, 3]
+    first, second = Processes(), Processes()
+    (first.rank, first.size), (second.rank, second.size) = (0, 2), (1, 2)
+    assert first.balanced_share(rows, lengths) == [2, 1]
+    assert second.balanced_share(rows, lengths) == [4, 0, 3]
+    assert Processes().balanced_share(rows, lengths) == rows
+
+
 def test_alone_nothing_is_exchanged():
     alone = Processes()
     assert (alone.rank, alone.size) == (0, 1)
