@@ -165,6 +165,7 @@ LABELS: Mapping[str, str] = {
     "ppo.start_from": "Start from",
     "ppo.precision": "Training precision",
     "ppo.sharding": "Sharding",
+    "ppo.offload": "Offload",
     "ppo.gradient_checkpointing": "Gradient checkpointing",
     "ppo.lora_rank": "LoRA rank",
     "ppo.lora_alpha": "LoRA α",

@@ -146,6 +146,7 @@ def job_reward(
             device=device,
             asked={prompt.id: prompt.messages for prompt in prompts},
             answer=job.config.ppo.max_new_tokens,
+            offload=job.config.ppo.offload == "frozen",
         ),
         job.config.shaping,
         [prompt.messages for prompt in prompts],

@@ -353,6 +353,12 @@ class PPOConfig(Section):
         "none gives each process a whole copy of the weights; fsdp2 divides weights, gradients and "
         "optimizer states among the processes (worker.processes, or `accelerate launch`).",
     )
+    offload: Literal["none", "frozen"] = setting(
+        "none",
+        "frozen keeps the reference and the reward models in host memory while they do not run: more GPU "
+        "memory for the update, and one copy of them to the GPU per update.",
+        source="OpenRLHF, verl",
+    )
     gradient_checkpointing: bool = setting(
         False, "Recompute activations in the backward pass: about a third more time, less memory."
     )
@@ -423,6 +429,7 @@ class PPOConfig(Section):
             not 0 < self.dual_clip <= 1,
             f"ppo.dual_clip={self.dual_clip} must be above 1, or 0 for none",
         )
+        _check_offload(self)
         _check_bits(self)
         low, high = self.kl_weight_min, self.kl_weight_max
         require(low <= high, f"ppo.kl_weight_min={low} must not exceed ppo.kl_weight_max={high}")
@@ -436,6 +443,21 @@ class PPOConfig(Section):
 def needs_bitsandbytes(config: PPOConfig) -> bool:
     """Whether a run with these settings imports bitsandbytes, of the extra `quantized`."""
     return config.quantization != "none" or config.optimizer == "adamw_8bit"
+
+
+def _check_offload(config: PPOConfig) -> None:
+    """ValueError for settings with which the reference runs all the time, or is divided."""
+    if config.offload == "none":
+        return
+    offload = f"ppo.offload={config.offload!r}"
+    require(
+        config.sharding == "none",
+        f"{offload} needs ppo.sharding='none'; with fsdp2, a process holds only its share",
+    )
+    require(
+        config.kl_estimator != "full",
+        f"{offload} needs ppo.kl_estimator='k1' or 'k2'; 'full' runs the reference on every minibatch",
+    )
 
 
 def _check_bits(config: PPOConfig) -> None:

@@ -62,7 +62,7 @@ from pipeline.ppo.network.distributed import (
     shard,
     trained_state,
 )
-from pipeline.ppo.network.lora import merged, round_frozen_weights
+from pipeline.ppo.network.lora import AdapterOff, merged, round_frozen_weights
 from pipeline.ppo.network.model import (
     Setup,
     assemble,
@@ -74,6 +74,7 @@ from pipeline.ppo.network.model import (
     weights_hash,
     weights_versions,
 )
+from pipeline.ppo.network.offload import Offloaded
 from pipeline.ppo.network.packing import use_packing
 from pipeline.ppo.rewards import Decoder, Rewarder
 from pipeline.ppo.rollouts.backends import make_backend
@@ -194,11 +195,14 @@ class PPOTrainer:
         shard(self.reference)
 
     def _prepare_frozen(self, precision: str) -> None:
-        """Hash the frozen weights, then round those that bf16 autocast would round in every pass."""
+        """Hash the frozen weights, round those that bf16 autocast would round in every pass, and move
+        the reference to host memory if `ppo.offload` says so."""
         self.frozen_hash = frozen_hash(self.model)
         self._exact: dict[str, Tensor] = {}
         if precision == "bf16" and self.config.sharding == "none":  # a shard has one precision
             self._exact = round_frozen_weights(self.model.policy, self.reference)
+        leaves = self.config.offload == "frozen" and not isinstance(self.reference, AdapterOff)
+        self._offloaded = Offloaded([self.reference] if leaves else [], self.device)
         self.reference_hash = weights_hash(self.reference)
         self._reference_versions = weights_versions(self.reference)
 
@@ -305,7 +309,8 @@ class PPOTrainer:
         share.texts = [self.decoder.text(tokens) for tokens in share.token_lists()]
         scores = self.rewarder.score(share.prompt_indices, share.texts)
         share.scores, share.components = scores.total, scores.components
-        self.learner.reference_pass(share, recompute=self.backend.foreign)
+        with self._offloaded.on_device():
+            self.learner.reference_pass(share, recompute=self.backend.foreign)
 
     def _correct_mismatch(self, batch: Batch) -> dict[str, float]:
         """Add importance weights for tokens of another sampler; return metrics on the mismatch."""
@@ -373,7 +378,8 @@ class PPOTrainer:
         """Restore the result of `state_dict`.
 
         Raises ValueError when it belongs to another run: other settings, prompts, reward weights,
-        reference or frozen weights.  `checkpoint_every` may differ, and `updates` may be larger.
+        reference or frozen weights.  `checkpoint_every` and `offload` may differ, and `updates` may be
+        larger.
         """
         self._check_same_run(state)
         load_states(self.model, self.learner.optimizer, state)
@@ -387,7 +393,7 @@ class PPOTrainer:
 
     def _fingerprint(self) -> dict[str, Any]:
         """Properties that must be equal in the run of a checkpoint and the run that resumes it."""
-        settings = asdict(replace(self.config, checkpoint_every=0))
+        settings = asdict(replace(self.config, checkpoint_every=0, offload="none"))
         return {f"ppo.{name}": value for name, value in settings.items()} | {
             "model": shapes_hash(self.model),
             "frozen weights": self.frozen_hash,

@@ -93,9 +93,15 @@ class Ensemble:
 
     @classmethod
     def load(
-        cls, job: Job, *, device: torch.device, asked: Mapping[str, Messages], answer: int
+        cls,
+        job: Job,
+        *,
+        device: torch.device,
+        asked: Mapping[str, Messages],
+        answer: int,
+        offload: bool = False,
     ) -> Ensemble:
-        """The reward models that a job names.
+        """The reward models that a job names, in host memory between calls if `offload`.
 
         Raises `TooLong` if a prompt of `asked`, by id, with a response of `answer` tokens does not
         fit one of them.
@@ -103,6 +109,7 @@ class Ensemble:
         models = [RewardModel.load(path, device=device) for path in job.reward_models()]
         for model in models:
             model.require_room(asked, answer)
+            model.freeze(offload=offload)
         return cls(models, job.config.shaping)
 
     def __call__(

@@ -16,7 +16,9 @@ from pipeline.models.loading import context_length
 from pipeline.models.padding import pad_right
 from pipeline.models.text import ChatTokenizer, Encoded, Messages, TooLong, name_rows
 from pipeline.ppo.batch import micro_batches
+from pipeline.ppo.network.lora import round_frozen_weights
 from pipeline.ppo.network.model import autocast, resolve_precision
+from pipeline.ppo.network.offload import Offloaded
 from pipeline.ppo.network.packing import can_pack, last_states
 from pipeline.reward.data import JudgedPair
 from pipeline.reward.network import load_network
@@ -47,6 +49,7 @@ class RewardModel:
         self.networks = [each.to(device).eval() for each in (network, *peers)]
         self.chat = chat
         self.device = torch.device(device)
+        self._offloaded = Offloaded([], self.device)
         self._packs = self.device.type == "cpu" and can_pack(
             self.network.base_model,
             longest=context_length(self.network) or sys.maxsize,
@@ -60,6 +63,19 @@ class RewardModel:
         count = getattr(network.config, _NETWORKS, 1)
         peers = [load_network(Path(path) / _member(number)) for number in range(2, count + 1)]
         return cls(network, ChatTokenizer.load(str(path)), device, peers=peers)
+
+    def freeze(self, *, offload: bool = False) -> None:
+        """Only score from now on: with the same rewards, but less memory.
+
+        Weights that bf16 autocast rounds in every pass are rounded once.  With `offload`, all are in
+        host memory while the model does not run.  The model must not be saved afterwards.
+        """
+        for network in self.networks:
+            network.requires_grad_(False)
+        if resolve_precision("auto", self.device) == "bf16":  # the heads always run in fp32
+            round_frozen_weights(*(network.base_model for network in self.networks))
+        if offload:
+            self._offloaded = Offloaded(self.networks, self.device)
 
     def save(self, path: Path) -> None:
         """Save the network and the tokenizer in `path`, and each further network in a subfolder."""
@@ -107,7 +123,7 @@ class RewardModel:
     def rewards(self, texts: Sequence[Sequence[int]]) -> list[list[float]]:
         """(K, B) rewards of texts of token ids; ValueError if one is not finite."""
         found = []
-        with torch.no_grad():
+        with torch.no_grad(), self._offloaded.on_device():
             for network in self.networks:
                 given = network.rewards(self._states(network, texts))
                 if not bool(given.isfinite().all()):
@@ -120,7 +136,9 @@ class RewardModel:
 
     def states(self, conversations: Sequence[Messages], completions: Sequence[str]) -> Tensor:
         """(B, hidden) in fp32: the last states of the completions in the first network."""
-        return self._states(self.network, self._ids(conversations, completions)).cpu()
+        texts = self._ids(conversations, completions)
+        with self._offloaded.on_device():
+            return self._states(self.network, texts).cpu()
 
     def shift(self, by: Sequence[float]) -> None:
         """Add a constant to the rewards of each of K members; κ moves by their mean."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import pandas as pd
@@ -16,6 +17,9 @@ from pipeline.config.shaping import ShapingConfig
 from pipeline.loop.stage_inputs import Preparation
 from pipeline.models.hub import ModelUnavailable
 from pipeline.models.text import ChatTokenizer
+from pipeline.policy_methods.inputs import PolicyPrompt, job_reward
+from pipeline.ppo.network import offload
+from pipeline.reward import scoring
 from pipeline.reward.ensemble import Ensemble, aggregate, spread
 from pipeline.reward.network import from_language_model
 from pipeline.reward.scoring import RewardModel
@@ -210,3 +214,54 @@ def test_a_job_names_the_extra_models_by_id_directory_or_hub(tmp_path):
         # They choose pairs as well, as further members; the reward stage makes its own.
         assert prepared.job("sampling").models["reward_2"] == job.models["reward_2"]
         assert prepared.job("reward").models.get("reward_2") is None
+
+
+# --- models that only score -------------------------------------------------------------------
+
+ASKED = [as_messages("tea or coffee"), as_messages("a trip to the sea")]
+GIVEN = ["tea is warm", "take a towel"]
+
+
+def in_bf16(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The precision of a GPU; on a CPU it is fp32."""
+    monkeypatch.setattr(scoring, "resolve_precision", lambda *_: "bf16")
+
+
+def test_a_frozen_model_gives_the_same_rewards_with_half_the_memory(models, monkeypatch):
+    in_bf16(monkeypatch)
+    model = RewardModel.load(models["reward_2"])
+    torch.nn.init.normal_(model.network.base_model.norm.weight, mean=1.0, std=0.1)
+    rewards = model.member_scores(ASKED, GIVEN)
+    model.freeze()
+    assert model.member_scores(ASKED, GIVEN) == rewards
+    kept = {name: p.dtype for name, p in model.network.named_parameters()}
+    layers = {name for name in kept if name.endswith("_proj.weight")}
+    assert layers
+    assert {kept[name] for name in layers} == {torch.bfloat16}
+    assert {kept[name] for name in kept.keys() - layers} == {torch.float32}
+
+
+def test_a_model_in_fp32_keeps_its_weights(models):
+    model = RewardModel.load(models["reward"])
+    model.freeze()
+    assert {p.dtype for p in model.network.parameters()} == {torch.float32}
+
+
+@pytest.mark.parametrize("where", ["none", "frozen"])
+def test_a_job_offloads_its_reward_models_if_asked(models, monkeypatch, where):
+    """The copies stand for those on a GPU."""
+    copied: list[torch.Tensor] = []
+    monkeypatch.setattr(
+        offload, "_on_device", lambda data, _: (copied.append(data), data.clone())[1]
+    )
+    job = make_job("policy", models, ppo__offload=where)
+    prompts = [PolicyPrompt(str(n), messages, []) for n, messages in enumerate(ASKED)]
+    reward, _ = job_reward(job, prompts, device=torch.device("cpu"))
+    usual = RewardModel.load(models["reward"])
+    second = RewardModel.load(models["reward_2"])
+    both = zip(usual(ASKED, GIVEN), second(ASKED, GIVEN), strict=True)
+    assert reward([0, 1], GIVEN)["score"] == pytest.approx([fmean(x) for x in both])
+    weights = [
+        w for each in (usual, second) for w in (*each.network.parameters(), *each.network.buffers())
+    ]
+    assert len(copied) == (len(weights) if where == "frozen" else 0)
