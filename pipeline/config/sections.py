@@ -411,7 +411,7 @@ class WorkerConfig(Section):
     root: str = setting(
         "",
         "The path of the workspace on the cluster's nodes; empty if it is the same there. With "
-        "`worker.staging`, a folder of the nodes for temporary files; empty for TMPDIR.",
+        "`worker.staging`, a folder of the nodes for temporary files and models; empty for TMPDIR.",
     )
     python: str = setting(
         "",

@@ -1,8 +1,9 @@
 """A worker of a cluster without a shared file system: ``python -m pipeline.worker.staged URL JOB [FOLDER]``.
 
-It fetches the files of an attempt from the store into a temporary folder (in FOLDER), runs the worker
-there as a process of its own, and sends back what that writes: every two seconds its heartbeat, events
-and log, and each checkpoint; at the end all files, and last of all the outcome.
+It fetches the files of an attempt from the store into a temporary folder (in FOLDER, where it also keeps
+models for later stages), runs the worker there as a process of its own, and sends back what that writes:
+every two seconds its heartbeat, events and log, and each checkpoint; at the end all files, and last of
+all the outcome.
 `pipeline/runs/staging/layout.py` lists the names in the store.
 """
 
@@ -35,6 +36,7 @@ from pipeline.runs.staging.layout import (
     folder,
     require_inside,
 )
+from pipeline.runs.staging.model_cache import ModelCache
 from pipeline.runs.staging.outbox import Outbox
 from pipeline.runs.staging.store import Damaged, Missing, Store, Stored, StoreError
 
@@ -58,8 +60,10 @@ def main(arguments: Sequence[str] | None = None, *, start: Start | None = None) 
         return 2
     url, job, *at = arguments
     try:
-        with _scratch(Path(at[0]) if at else None) as scratch:
-            return Node(Store(url), job, scratch, start or start_worker).run()
+        root = Path(at[0]) if at else None
+        with _scratch(root) as scratch:
+            models = ModelCache(root)
+            return Node(Store(url), job, scratch, start or start_worker, models).run()
     except (StoreError, OSError, ValueError) as error:
         sys.stderr.write(f"{LAST_WORDS}{socket.gethostname()}: {error}\n")
         return FAILED
@@ -80,9 +84,11 @@ def start_worker(directory: RunDirectory, attempt: int) -> subprocess.Popen[byte
 class Node:
     """One attempt on this node."""
 
-    def __init__(self, store: Store, job: str, scratch: Path, start: Start) -> None:
+    def __init__(
+        self, store: Store, job: str, scratch: Path, start: Start, models: ModelCache
+    ) -> None:
         self._store, self._job, self._folder = store, job, folder(job)
-        self._scratch, self._start = scratch, start
+        self._scratch, self._start, self._models = scratch, start, models
         self._worker: subprocess.Popen[bytes] | None = None
         self._terminated = False
         self._doing = "downloads its files"
@@ -101,6 +107,7 @@ class Node:
             sys.stderr.write(f"{LAST_WORDS}{self._job} has ended already\n")
             return FAILED
         self._make_directory(given)
+        self._models.make_room()
         with self._watched():
             try:
                 self._download(given["files"])
@@ -126,7 +133,12 @@ class Node:
         write_atomically(self._directory.path / "job.json", given["job"])
         self._attempt = self._directory.job().attempt
         self._outbox = Outbox(
-            self._store, self._folder, self._directory, report=self._report, counted=self._count
+            self._store,
+            self._folder,
+            self._directory,
+            report=self._report,
+            counted=self._count,
+            models=self._models,
         )
 
     # What the worker needs
@@ -141,6 +153,10 @@ class Node:
         self._moved = 0
 
     def _download_file(self, to: Path, stored: Stored) -> None:
+        if stored.is_model and self._models.link(stored, to):
+            self._count(stored.size)
+            return
+
         def fetch() -> None:
             self._moved = before
             self._store.fetch(stored, to, self._count)
@@ -151,6 +167,8 @@ class Node:
         except Damaged as error:
             self._store.remove(stored.name)
             raise Damaged(f"{error}; it was removed, and a retry sends it again") from error
+        if stored.is_model:
+            self._models.keep(stored, to)
         if to.is_relative_to(self._directory.path):
             self._outbox.received(to, stored)
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from pipeline.runs.rundir import RunDirectory
 from pipeline.runs.staging.layout import GROWING, OUTCOMES
+from pipeline.runs.staging.model_cache import ModelCache
 from pipeline.runs.staging.store import Store, Stored, StoreError
 from pipeline.runs.staging.streams import Sender
 from pipeline.runs.tensorboard import TRACKERS
@@ -24,7 +25,8 @@ class Outbox:
     """The files of one run directory, in the store below `folder`.
 
     `report` tells the studio how far the growing files are: a checkpoint counts once the events before
-    it have arrived.  `counted` is told the bytes of other files as they go.
+    it have arrived.  `counted` is told the bytes of other files as they go.  A model that was made here
+    is kept in `models`.
     """
 
     def __init__(
@@ -35,8 +37,10 @@ class Outbox:
         *,
         report: Callable[[], None],
         counted: Callable[[int], None],
+        models: ModelCache,
     ) -> None:
         self._store, self._folder, self._directory = store, folder, directory
+        self._models = models
         self._report, self._counted = report, counted
         self._senders: dict[str, Sender] = {}
         self._streaming = threading.Lock()
@@ -108,6 +112,7 @@ class Outbox:
                 continue
             if name.startswith("model/"):
                 stored = self._store.put_model(file, self._counted)
+                self._models.keep(stored, file)
             else:
                 self._objects += 1
                 object = f"{self._folder}/files/{self._objects:06d}"

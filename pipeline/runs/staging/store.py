@@ -26,6 +26,7 @@ _WITH_FOLDERS = ("file", "local", "sftp", "ssh", "smb", "hdfs", "ftp")
 _RENAMING = ("file", "local")
 """Those that would lose an older file if a writer is killed; object stores replace one at once."""
 _MODELS = "models"
+"""The folder of files that have no run; each is named by its SHA-256."""
 
 
 class StoreError(Exception):
@@ -47,6 +48,11 @@ class Stored:
     name: str
     size: int
     sha256: str
+
+    @property
+    def is_model(self) -> bool:
+        """Whether it is a file for all runs, which never changes."""
+        return self.name == f"{_MODELS}/{self.sha256}"
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -18,9 +19,10 @@ import pytest
 from pipeline.config.sections import Config
 from pipeline.runs.cancellation import WAS_TERMINATED
 from pipeline.runs.rundir import Job, RunDirectory
-from pipeline.runs.staging import attempt
+from pipeline.runs.staging import attempt, model_cache
 from pipeline.runs.staging.attempt import StagedAttempt
 from pipeline.runs.staging.layout import folder
+from pipeline.runs.staging.model_cache import ModelCache
 from pipeline.runs.staging.store import Store, Stored, StoreError
 from pipeline.worker import staged
 from pipeline.worker.staged import Node
@@ -108,7 +110,7 @@ def worked(store: Store, script: str, during: Callable[[RunDirectory], None] | N
     """Run a node whose worker is the script."""
     scratch = Path(store.url.removeprefix("file://")).parent / "scratch"
     scratch.mkdir()
-    return Node(store, JOB, scratch, begun(script, during)).run()
+    return Node(store, JOB, scratch, begun(script, during), ModelCache(None)).run()
 
 
 def texts(directory: RunDirectory, *names: str) -> dict[str, str]:
@@ -267,6 +269,39 @@ def test_a_node_that_is_stopped_before_its_worker_began_leaves_the_studios_check
     assert {each.name for each in directory.checkpoint.iterdir()} == {"step-1", "step-2"}
 
 
+def test_a_node_keeps_the_models_that_it_received_and_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second job finds both on the node: they are removed from the store."""
+    monkeypatch.setattr(model_cache, "_FREE", 0)  # however full the disk of this machine is
+    url, node = f"file://{tmp_path}/store", tmp_path / "node"
+    policy = tmp_path / "workspace" / "models" / "policy"
+    policy.mkdir(parents=True)
+    (policy / "config").write_text("of policy 1")
+    read_both = "print(Path('../../models/policy/config').read_text())" + ENDING
+    for number, lost in ((1, []), (2, ["models"])):
+        job = Job(
+            run=f"run-{number}",
+            stage="policy",
+            iteration=number,
+            config=Config(),
+            models={"policy": str(policy)},
+        )
+        directory = RunDirectory.create(tmp_path / "workspace" / "runs" / job.run, job)
+        studio = StagedAttempt(url, directory, job.run, uploads=True)
+        until(lambda studio=studio: not studio.uploading)
+        for name in lost:
+            shutil.rmtree(tmp_path / "store" / name)
+        assert staged.main([url, job.run, str(node)], start=begun(read_both, None)) == 0
+        until(lambda studio=studio, made=directory: studio.finished and made.result())
+        studio.close("finished")
+        assert "of policy 1" in directory.log_tail()
+        shutil.copy(directory.model / "weights", policy)
+    names = {file.read_text() for file in (node / "kitestring-models").iterdir()}
+    assert names == {"of policy 1", "trained"}
+    assert [each.name for each in node.iterdir()] == ["kitestring-models"]
+
+
 @pytest.mark.usefixtures("studio")
 def test_results_that_cannot_be_sent_stay_on_the_node(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
@@ -283,7 +318,7 @@ def test_results_that_cannot_be_sent_stay_on_the_node(
     start = begun("wait_for('go')" + ENDING, during)
     arguments = [f"file://{store}", JOB, str(tmp_path / "node")]
     assert staged.main(arguments, start=start) == staged.FAILED
-    [kept] = (tmp_path / "node").iterdir()
+    [kept] = {*(tmp_path / "node").iterdir()} - {tmp_path / "node" / "kitestring-models"}
     assert (kept / "workspace/runs/run-1/model/weights").read_text() == "trained"
     *before, last = capfd.readouterr().err.splitlines()
     assert last.startswith(f"kitestring: {os.uname().nodename}: file://{store} cannot be used (")
