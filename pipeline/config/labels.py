@@ -169,6 +169,7 @@ LABELS: Mapping[str, str] = {
     "ppo.gradient_checkpointing": "Gradient checkpointing",
     "ppo.lora_rank": "LoRA rank",
     "ppo.lora_alpha": "LoRA α",
+    "ppo.critic_lora_rank": "LoRA rank of the critic",
     "ppo.quantization": "Quantization of the base model",
     "shaping.weights": "Component weights",
     "shaping.reward_weight": "Reward model weight",

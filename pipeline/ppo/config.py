@@ -369,6 +369,12 @@ class PPOConfig(Section):
         32.0, "LoRA's α; the adapters are scaled by α / rank.", source="LoRA: 2 × rank", above=0
     )
 
+    critic_lora_rank: int = setting(
+        0,
+        "Rank of the LoRA adapters of a separate critic; 0 trains all its weights, with about 16 bytes of "
+        "memory per weight.",
+        low=0,
+    )
     quantization: Literal["none", "nf4"] = setting(
         "none",
         "Store the frozen linear layers of a LoRA policy in 4 bits (nf4: QLoRA), to fit a larger model "
@@ -411,9 +417,13 @@ class PPOConfig(Section):
         )
         _check_groups(self)
         require(
-            self.sharding == "none" or not self.lora_rank,
-            f"ppo.sharding={self.sharding!r} cannot be combined with ppo.lora_rank; adapters are "
-            "small enough for every process to hold them",
+            self.critic == "separate" or not self.critic_lora_rank,
+            f"ppo.critic_lora_rank={self.critic_lora_rank} needs ppo.critic='separate'",
+        )
+        require(
+            self.sharding == "none" or not (self.lora_rank or self.critic_lora_rank),
+            f"ppo.sharding={self.sharding!r} cannot be combined with ppo.lora_rank or critic_lora_rank; "
+            "adapters are small enough for every process to hold them",
         )
         require(
             self.sharding == "none" or self.rollout_backend == "own",

@@ -200,7 +200,8 @@ class PPOTrainer:
         self.frozen_hash = frozen_hash(self.model)
         self._exact: dict[str, Tensor] = {}
         if precision == "bf16" and self.config.sharding == "none":  # a shard has one precision
-            self._exact = round_frozen_weights(self.model.policy, self.reference)
+            frozen = (self.model.policy, self.model.critic, self.reference)
+            self._exact = round_frozen_weights(*(each for each in frozen if each is not None))
         leaves = self.config.offload == "frozen" and not isinstance(self.reference, AdapterOff)
         self._offloaded = Offloaded([self.reference] if leaves else [], self.device)
         self.reference_hash = weights_hash(self.reference)

@@ -32,6 +32,7 @@ GROUPS: dict[str, dict[str, Any]] = {
 METHODS: dict[str, dict[str, Any]] = {
     "shared critic": {},
     "separate critic": {"critic": "separate"},
+    "separate critic, LoRA": {"critic": "separate", "critic_lora_rank": 4},
     "return_to_go": {"baseline": "return_to_go"},
     "category_mean": {"baseline": "category_mean"},
     "leave_one_out": RLOO,

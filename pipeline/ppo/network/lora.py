@@ -31,17 +31,17 @@ def plain_name(name: str) -> str:
     return bare.replace(".base_layer.", ".")
 
 
-def with_lora(policy: Any, *, rank: int, alpha: float) -> Any:
-    """The policy with LoRA adapters on every linear layer but the output."""
+def with_lora(model: Any, *, rank: int, alpha: float) -> Any:
+    """A causal LM, or a critic's trunk, with LoRA adapters on every linear layer but the output."""
     peft = import_module("peft")  # slow to import, and few runs need it
     adapters = peft.LoraConfig(
         r=rank,
         lora_alpha=alpha,
         target_modules="all-linear",
-        task_type="CAUSAL_LM",
-        fan_in_fan_out=any(isinstance(module, Conv1D) for module in policy.modules()),
+        task_type=None if model.get_output_embeddings() is None else "CAUSAL_LM",
+        fan_in_fan_out=any(isinstance(module, Conv1D) for module in model.modules()),
     )
-    adapted = peft.get_peft_model(policy, adapters)
+    adapted = peft.get_peft_model(model, adapters)
     for layer in _adapted(adapted):
         layer.forward = _Fused(layer)
     return adapted

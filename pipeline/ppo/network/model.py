@@ -290,8 +290,8 @@ def assemble(
     if reference is not None:
         reference = load_reference(reference, apart_from=model).to(device)
     if config.critic == "separate":
-        # Copied before adding adapters, because all of a critic's weights are trained; and copied
-        # at all, because the caller's critic may be the reward model.
+        # Copied before the policy gets adapters; and copied at all, because the caller's critic may be
+        # the reward model.
         critic = copy.deepcopy(model if critic is None else critic).to(device).float()
         critic.requires_grad_(True)
     if config.quantization == "nf4":
@@ -304,6 +304,10 @@ def assemble(
     if config.lora_rank:
         policy = with_lora(policy, rank=config.lora_rank, alpha=config.lora_alpha)
     actor_critic = ActorCritic(policy, head=config.value_head, critic=critic)
+    if config.critic_lora_rank:
+        actor_critic.critic = with_lora(
+            actor_critic.critic, rank=config.critic_lora_rank, alpha=config.lora_alpha
+        )
     without_dropout(actor_critic)
     return actor_critic, AdapterOff(policy).eval() if reference is None else reference
 

@@ -96,6 +96,49 @@ def test_the_critic_and_the_policy_step_at_rates_of_their_own(settings, critic, 
     assert list(found.values()) == pytest.approx([critic] * len(found), rel=0.05)
 
 
+ADAPTED = {"critic": "separate", "critic_lora_rank": 2}
+
+
+@pytest.mark.parametrize("policy", [{}, {"lora_rank": 2, "reference": None}], ids=["full", "lora"])
+def test_adapters_of_a_critic_learn_and_its_base_does_not(policy):
+    trainer = tiny_trainer(critic_model=scorer(), updates=1, lr=1e-2, **ADAPTED | policy)
+    critic = trainer.model.critic
+    assert critic is not None
+    trained = {name for name, weight in critic.named_parameters() if weight.requires_grad}
+    assert trained
+    assert all("lora_" in name for name in trained)
+    before = {name: weight.detach().clone() for name, weight in critic.named_parameters()}
+    list(trainer.run())
+    changed = {
+        name for name, weight in critic.named_parameters() if not torch.equal(weight, before[name])
+    }
+    assert changed == trained
+
+
+def test_a_critic_with_adapters_starts_with_the_values_of_one_without():
+    first = [
+        next(tiny_trainer(critic_model=scorer(), updates=1, **settings).run()).metrics
+        for settings in ({"critic": "separate"}, ADAPTED)
+    ]
+    assert first[0]["value/mean"] == pytest.approx(first[1]["value/mean"], rel=1e-6)
+    assert first[0]["value/mean"] != 0
+
+
+def test_in_bf16_a_critics_base_is_rounded_once():
+    trainer = tiny_trainer(critic_model=scorer(), precision="bf16", updates=2, **ADAPTED)
+    layer = trainer.model.critic.base_model.model.layers[0].mlp.up_proj
+    assert layer.base_layer.weight.dtype == torch.bfloat16
+    assert layer.lora_A["default"].weight.dtype == torch.float32
+    assert [update.step for update in trainer.run()] == [1, 2]
+
+
+def test_a_shared_critic_has_no_adapters_of_its_own():
+    with pytest.raises(ValueError, match=r"^ppo.critic_lora_rank=2 needs ppo.critic='separate'$"):
+        tiny_trainer(critic_lora_rank=2)
+    with pytest.raises(ValueError, match="adapters are small enough for every process"):
+        tiny_trainer(sharding="fsdp2", **ADAPTED)
+
+
 def test_both_rates_follow_the_schedule():
     updates = list(tiny_trainer(critic="separate", critic_lr=4e-3, lr=8e-4, updates=4).run())
     assert [u.metrics["optim/lr"] for u in updates] == pytest.approx([8e-4, 6e-4, 4e-4, 2e-4])

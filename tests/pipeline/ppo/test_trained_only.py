@@ -41,7 +41,15 @@ def test_a_checkpoint_holds_adapters_and_values_and_not_the_base(tmp_path):
     assert size < 3 * bytes_trained + 100_000 < bytes_base
 
 
-@pytest.mark.parametrize("changes", [{"reference": None}, {}, {"critic": "separate"}])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"reference": None},
+        {},
+        {"critic": "separate"},
+        {"critic": "separate", "critic_lora_rank": 2},
+    ],
+)
 def test_adapters_resume_bit_for_bit(tmp_path, changes):
     whole = tiny_trainer(tmp_path / "whole", **LORA | changes)
     expected = [untimed(update) for update in whole.run()]
