@@ -148,8 +148,8 @@ class PPOTrainer:
         # before frozen weights are rounded, which then need autocast.
         heads = find_heads(self.model.policy, self.reference, config, self.device)
         packing = use_packing(config.packing, models, longest=longest, device=self.device)
-        self._distribute()
         precision = resolve_precision(config.precision, self.device)
+        self._distribute(precision)
         self._prepare_frozen(precision)
         self.generators = _generators(config.seed)
         setup = Setup(
@@ -179,7 +179,7 @@ class PPOTrainer:
         self.stopped: str | None = None
         self.passed_over: list[DamagedCheckpoint] = []
 
-    def _distribute(self) -> None:
+    def _distribute(self, precision: str) -> None:
         """Synchronize the processes' weights, and shard them if the settings say so."""
         broadcast_weights(self.processes, self.model)
         if self.config.sharding == "none":
@@ -188,14 +188,14 @@ class PPOTrainer:
             raise ValueError(
                 "ppo.sharding='fsdp2' needs several processes; start them with `accelerate launch`"
             )
-        shard(self.model)
-        shard(self.reference)
+        shard(self.model, precision)
+        shard(self.reference, precision)
 
     def _prepare_frozen(self, precision: str) -> None:
         """Hash the frozen weights, then round those that bf16 autocast would round in every pass."""
         self.frozen_hash = frozen_hash(self.model)
         self._exact: dict[str, Tensor] = {}
-        if precision == "bf16" and self.config.sharding == "none":  # a shard has one precision
+        if precision == "bf16" and self.config.sharding == "none":  # shards are gathered rounded
             self._exact = round_frozen_weights(self.model.policy, self.reference)
         self.reference_hash = weights_hash(self.reference)
         self._reference_versions = weights_versions(self.reference)

@@ -7,6 +7,7 @@ each minibatch, and gradients are summed.
 With FSDP2, weights, gradients and optimizer states are split among the processes.  A forward pass
 fetches each layer's weights, so all processes must make the same number of passes: a process with
 fewer micro-batches adds passes with a loss weight of 0.  Sampling fetches all weights once instead.
+In bf16, weights are fetched in bf16; shards, sums of gradients and optimizer states are fp32.
 """
 
 import os
@@ -24,7 +25,12 @@ from torch.distributed.checkpoint.state_dict import (
     set_model_state_dict,
     set_optimizer_state_dict,
 )
-from torch.distributed.fsdp import FSDPModule, fully_shard, register_fsdp_forward_method
+from torch.distributed.fsdp import (
+    FSDPModule,
+    MixedPrecisionPolicy,
+    fully_shard,
+    register_fsdp_forward_method,
+)
 from torch.distributed.tensor import DTensor
 
 T = TypeVar("T")
@@ -105,16 +111,39 @@ def broadcast_weights(processes: Processes, model: nn.Module) -> None:
 _WHOLE = StateDictOptions(full_state_dict=True, cpu_offload=True)
 
 
-def shard(model: nn.Module) -> None:
-    """Shard every transformer layer, and the rest of the model, over the processes."""
+# Inputs keep their precision: as in a whole model, autocast decides what a layer rounds.
+_MIXED = {
+    "fp32": MixedPrecisionPolicy(),
+    "bf16": MixedPrecisionPolicy(
+        param_dtype=torch.bfloat16, reduce_dtype=torch.float32, cast_forward_inputs=False
+    ),
+}
+
+
+def shard(model: nn.Module, precision: str) -> None:
+    """Shard every transformer layer, and the rest of the model, over the processes.
+
+    In bf16 the model must run under autocast, and gives the results of a whole model whose weights
+    are rounded to bf16: sums of layers, values, logits and losses are fp32.
+    """
     modules = list(model.modules())
     layers = {name for m in modules for name in getattr(m, "_no_split_modules", None) or ()}
     for module in modules:
         if type(module).__name__ in layers:
-            fully_shard(module)
-    fully_shard(model)
+            fully_shard(module, mp_policy=_MIXED[precision])
+        if isinstance(module, nn.Embedding) and precision == "bf16":
+            module.register_forward_hook(_widen)
+    value_head = getattr(model, "value_head", None)
+    if value_head is not None:
+        fully_shard(value_head, mp_policy=_MIXED["fp32"])
+    fully_shard(model, mp_policy=_MIXED[precision])
     if hasattr(model, "values"):  # a second entry point of the policy with its critic
         register_fsdp_forward_method(model, "values")
+
+
+def _widen(_embedding: nn.Module, _inputs: Any, rows: Tensor) -> Tensor:
+    """Rows in fp32; all layers add to them, and sums in bf16 would lose what a layer adds."""
+    return rows.float()
 
 
 @contextmanager

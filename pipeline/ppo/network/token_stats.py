@@ -9,7 +9,8 @@ with the reference's.
 
 A sharded model has the weight of its output layer only within its forward and backward passes.  Its
 statistics are therefore computed inside the forward pass (`ActorCritic.forward`), whose results start
-the backward pass that gathers the weight again.
+the backward pass that gathers the weight again.  In bf16 that weight is gathered rounded; its gradient is
+summed over chunks in fp32, and rounded once.
 """
 
 from dataclasses import dataclass, replace
@@ -126,6 +127,8 @@ class _SharedEmbedding:
 
     def __call__(self, input: Tensor) -> Tensor:
         weight, padding = self.embedding.weight, self.embedding.padding_idx
+        if not _adds_exactly(weight):
+            return nn.functional.embedding(input, weight, padding)
         return _Lookup.apply(input, weight, padding)  # type: ignore[return-value]
 
 
@@ -144,6 +147,12 @@ class _Lookup(torch.autograd.Function):
             rows = rows.masked_fill((ids == ctx.padding).flatten()[:, None], 0)
         _gradient_of(weight).index_add_(0, ids.flatten(), rows.to(weight.dtype))
         return None, None, None
+
+
+def _adds_exactly(weight: Tensor) -> bool:
+    """Whether a gradient in the weight's precision is one to add to; not that of a bf16 weight, in
+    which a sum over many tokens stops growing."""
+    return weight.dtype == _wide(weight)
 
 
 def _gradient_of(weight: Tensor) -> Tensor:
@@ -272,11 +281,9 @@ class _Chunked(torch.autograd.Function):
         hidden, weight, bias = ctx.saved_tensors[:3]
         wants_hidden, wants_weight, wants_bias = ctx.needs_input_grad[1:4]
         d_hidden = torch.empty_like(hidden) if wants_hidden else None
-        shared = wants_weight and task.head.shares_gradient
-        d_weight = (
-            _gradient_of(weight) if shared else torch.zeros_like(weight) if wants_weight else None
-        )
-        d_bias = torch.zeros_like(bias) if wants_bias else None
+        shared = wants_weight and task.head.shares_gradient and _adds_exactly(weight)
+        d_weight = _gradient_of(weight) if shared else _sum_for(weight) if wants_weight else None
+        d_bias = _sum_for(bias) if wants_bias else None
         policy, other = _readouts(task, ctx.saved_tensors)
         with torch.autocast(hidden.device.type, enabled=False):
             for rows in policy.chunks():
@@ -288,7 +295,7 @@ class _Chunked(torch.autograd.Function):
                     d_hidden[rows] = (found @ policy.weight).to(hidden.dtype)
                 if d_weight is None:
                     pass
-                elif policy.weight.dtype == weight.dtype:
+                elif policy.weight.dtype == d_weight.dtype:
                     d_weight.addmm_(found.T, policy.inputs(rows))
                 else:
                     d_weight += found.T @ policy.inputs(rows)
@@ -298,6 +305,11 @@ class _Chunked(torch.autograd.Function):
 
 def _wide(weight: Tensor) -> torch.dtype:
     return torch.promote_types(weight.dtype, torch.float32)
+
+
+def _sum_for(weight: Tensor) -> Tensor:
+    """Zeros to add the chunks' gradients to; autograd rounds the sum to the weight's precision."""
+    return torch.zeros_like(weight, dtype=_wide(weight))
 
 
 class _Readout:
