@@ -96,7 +96,9 @@ class PPOTrainer:
     """Trains `model` to maximize `reward` with a penalty on its KL to `reference`.
 
     `model` and `reference` are transformers causal LMs that share no memory; `model` is trained in
-    place, and both are moved to `device` as fp32.  `reference` may also be a path, or None with
+    place, and both are moved to `device` as fp32.  With `ppo.sharding="fsdp2"` only the first process
+    needs weights: models of the others may be on the meta device
+    (`from_pretrained(…, device_map="meta")`).  `reference` may also be a path, or None with
     LoRA: the policy without its adapters.  With `ppo.critic="separate"` the critic starts as a copy
     of `critic`, a reward model or causal LM with the policy's tokens, or of `model` when None.
 
@@ -146,8 +148,10 @@ class PPOTrainer:
         }  # fmt: skip
         # Both run the models: before sharding, because one shard of a model cannot run alone, and
         # before frozen weights are rounded, which then need autocast.
-        heads = find_heads(self.model.policy, self.reference, config, self.device)
-        packing = use_packing(config.packing, models, longest=longest, device=self.device)
+        heads = find_heads(self.model.policy, self.reference, config, self.processes)
+        packing = self.processes.first(
+            lambda: use_packing(config.packing, models, longest=longest, device=self.device)
+        )
         precision = resolve_precision(config.precision, self.device)
         self._distribute(precision)
         self._prepare_frozen(precision)
@@ -180,16 +184,16 @@ class PPOTrainer:
         self.passed_over: list[DamagedCheckpoint] = []
 
     def _distribute(self, precision: str) -> None:
-        """Synchronize the processes' weights, and shard them if the settings say so."""
-        broadcast_weights(self.processes, self.model)
+        """Give all processes the first one's weights, or each its shard if the settings say so."""
         if self.config.sharding == "none":
+            broadcast_weights(self.processes, self.model)
             return
         if self.processes.size == 1:
             raise ValueError(
                 "ppo.sharding='fsdp2' needs several processes; start them with `accelerate launch`"
             )
-        shard(self.model, precision)
-        shard(self.reference, precision)
+        shard(self.model, precision, self.device)
+        shard(self.reference, precision, self.device)
 
     def _prepare_frozen(self, precision: str) -> None:
         """Hash the frozen weights, then round those that bf16 autocast would round in every pass."""

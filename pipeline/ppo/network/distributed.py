@@ -4,14 +4,15 @@ All processes draw the same batch.  Each samples and scores every `size`-th row,
 are gathered.  Then every process computes the same advantages and minibatches, runs its share of
 each minibatch, and gradients are summed.
 
-With FSDP2, weights, gradients and optimizer states are split among the processes.  A forward pass
-fetches each layer's weights, so all processes must make the same number of passes: a process with
-fewer micro-batches adds passes with a loss weight of 0.  Sampling fetches all weights once instead.
+With FSDP2, weights, gradients and optimizer states are split among the processes.  The first process
+has the weights and hands out one layer at a time.  A forward pass fetches each layer's weights, so
+all processes must make the same number of passes: a process with fewer micro-batches adds passes with
+a loss weight of 0.  Sampling fetches all weights once instead.
 In bf16, weights are fetched in bf16; shards, sums of gradients and optimizer states are fp32.
 """
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -81,6 +82,21 @@ class Processes:
             dist.all_reduce(maxima, op=dist.ReduceOp.MAX)
         return maxima
 
+    def first(self, decide: Callable[[], T]) -> T:
+        """What the first process decides, in all of them, and so a ValueError; a collective call."""
+        if self.size == 1:
+            return decide()
+        found: list[Any] = [None, None]
+        if self.rank == 0:
+            try:
+                found[0] = decide()
+            except ValueError as error:
+                found[1] = error
+        dist.broadcast_object_list(found, src=0)
+        if found[1] is not None:
+            raise found[1]
+        return found[0]
+
     def any(self, mine: bool, device: torch.device) -> bool:
         """Whether `mine` is True in any process; a collective call."""
         return bool(self.largest(torch.tensor(float(mine), device=device)))
@@ -120,8 +136,12 @@ _MIXED = {
 }
 
 
-def shard(model: nn.Module, precision: str) -> None:
-    """Shard every transformer layer, and the rest of the model, over the processes.
+def shard(model: nn.Module, precision: str, device: torch.device) -> None:
+    """Move the first process's weights to the device, every transformer layer and then the rest of
+    the model, and keep each process's shard.
+
+    The model may be in host memory, and in the other processes on the meta device: a device has its
+    shards and one layer at a time.
 
     In bf16 the model must run under autocast, and gives the results of a whole model whose weights
     are rounded to bf16: sums of layers, values, logits and losses are fp32.
@@ -130,15 +150,36 @@ def shard(model: nn.Module, precision: str) -> None:
     layers = {name for m in modules for name in getattr(m, "_no_split_modules", None) or ()}
     for module in modules:
         if type(module).__name__ in layers:
-            fully_shard(module, mp_policy=_MIXED[precision])
+            _split(module, precision, device)
         if isinstance(module, nn.Embedding) and precision == "bf16":
             module.register_forward_hook(_widen)
     value_head = getattr(model, "value_head", None)
     if value_head is not None:
-        fully_shard(value_head, mp_policy=_MIXED["fp32"])
-    fully_shard(model, mp_policy=_MIXED[precision])
+        _split(value_head, "fp32", device)
+    _split(model, precision, device)
     if hasattr(model, "values"):  # a second entry point of the policy with its critic
         register_fsdp_forward_method(model, "values")
+
+
+def _split(module: nn.Module, precision: str, device: torch.device) -> None:
+    """Shard the weights of a module that are not sharded yet."""
+    for tensor in (*module.parameters(), *module.buffers()):
+        if isinstance(tensor, DTensor):
+            continue
+        if tensor.is_meta:
+            _materialize(tensor, device)
+        tensor.data = tensor.data.to(device)
+        # Buffers too: some, such as rotary frequencies, are in no file.
+        dist.broadcast(tensor.data, src=0)
+    fully_shard(module, mp_policy=_MIXED[precision])
+
+
+def _materialize(tensor: Tensor, device: torch.device) -> None:
+    """Give a meta tensor memory on the device; it stays the same object, which tied layers share."""
+    memory = torch.empty_like(tensor, device=device)
+    if isinstance(tensor, nn.Parameter):
+        memory = nn.Parameter(memory, requires_grad=tensor.requires_grad)
+    torch.utils.swap_tensors(tensor, memory)
 
 
 def _widen(_embedding: nn.Module, _inputs: Any, rows: Tensor) -> Tensor:

@@ -20,6 +20,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from pipeline.ppo.network.distributed import Processes
+
 CHUNK_BYTES = 2**26
 """Bytes of fp32 logits that are alive at a time; fewer logits than that are kept for the backward
 pass, which is faster."""
@@ -62,11 +64,12 @@ def is_small(tokens: int, vocabulary: int) -> bool:
     return 4 * tokens * vocabulary <= CHUNK_BYTES
 
 
-def output_head(model: Any, device: torch.device) -> OutputHead | None:
+def output_head(model: Any, processes: Processes) -> OutputHead | None:
     """The model's output head; None if it is not a plain layer with a known cap and scale.
 
-    A short text decides: whatever a model does between its output layer and its logits, what is
-    returned here gives the same logits.  The model must be in one precision, and not sharded yet.
+    A short text decides, in the first process, which may be the only one with weights: whatever a
+    model does between its output layer and its logits, what is returned here gives the same logits.
+    The model must be in one precision, and not sharded yet.
     """
     layer = model.get_output_embeddings()
     if type(layer) is not nn.Linear:
@@ -76,28 +79,33 @@ def output_head(model: Any, device: torch.device) -> OutputHead | None:
     scale = 1 / divided if divided else getattr(config, "logit_scale", None) or 1.0
     cap = getattr(config, "final_logit_softcapping", None)
     head = OutputHead(layer=layer, cap=cap, scale=scale)
+    return head if processes.first(lambda: _makes_logits(head, model)) else None
+
+
+def _makes_logits(head: OutputHead, model: Any) -> bool:
+    """Whether the head gives the model's logits of a short text."""
+    layer = head.layer
     made: list[Tensor] = []
 
     def keep(_layer: nn.Module, _inputs: Any, output: Any) -> None:
         made.append(output.clone())  # a model may change its logits in place
 
     hook = layer.register_forward_hook(keep)
-    ids = torch.arange(_PROBED, device=device)[None] % layer.out_features
+    ids = torch.arange(_PROBED, device=layer.weight.device)[None] % layer.out_features
     try:
         with torch.no_grad():
             logits = model(input_ids=ids, use_cache=False, return_dict=True).logits.float()
     finally:
         hook.remove()
-    same = len(made) == 1 and torch.allclose(head.finish(made[0].float()), logits, atol=1e-5)
-    return head if same else None
+    return len(made) == 1 and torch.allclose(head.finish(made[0].float()), logits, atol=1e-5)
 
 
-def head_for(model: Any, device: torch.device, *, tokens: int) -> OutputHead | None:
+def head_for(model: Any, processes: Processes, *, tokens: int) -> OutputHead | None:
     """The output head for passes of at most so many tokens; None if their logits are small, or it is
     not known."""
     if is_small(tokens, model.get_output_embeddings().weight.shape[0]):
         return None
-    head = output_head(model, device)
+    head = output_head(model, processes)
     return None if head is None else share_gradient(model, head)
 
 

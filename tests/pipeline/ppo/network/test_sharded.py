@@ -5,6 +5,12 @@ from typing import Any
 
 import pytest
 import torch
+from transformers import (
+    LlamaConfig,
+    LlamaForSequenceClassification,
+    MistralConfig,
+    MistralForCausalLM,
+)
 
 from pipeline.ppo import PPOTrainer
 from pipeline.ppo.algorithm import MinibatchSize
@@ -21,12 +27,23 @@ BF16 = {
     "chunks-tied": {"chunk": 8, "tie_word_embeddings": True},
     "critic": {"critic": "separate", "gradient_checkpointing": True},
 }
+EMPTY = {
+    "plain": {},
+    "tied": {"tie_word_embeddings": True, "chunk": 8},
+    "critic": {"critic": "separate"},
+    "scoring-critic": {"critic": "separate", "scores": True},
+}
 
 CHILD = """
-from tests.pipeline.ppo.network.test_sharded import BF16, first_update, in_bf16
+from tests.pipeline.ppo.network.test_sharded import (
+    BF16, EMPTY, first_update, from_the_first_process, in_bf16, refused
+)
 for name, settings in BF16.items():
     torch.save(in_bf16(**settings), folder / f"bf16-{name}-{rank}")
 torch.save(first_update("fsdp2"), folder / f"update-{rank}")
+for name, settings in EMPTY.items():
+    torch.save(from_the_first_process(rank, **settings), folder / f"empty-{name}-{rank}")
+torch.save(refused(rank), folder / f"refused-{rank}")
 """
 
 
@@ -160,6 +177,61 @@ def first_update(sharding: str) -> tuple[dict[str, float], set[torch.dtype]]:
     return untimed(update), {x.dtype for state in states for x in state.values() if x.dim()}
 
 
+def from_the_first_process(rank: int, **settings: Any) -> tuple[Any, Any]:
+    """An update where both processes have the models, and one where the second has them empty."""
+    chunk, tied = settings.pop("chunk", None), settings.pop("tie_word_embeddings", False)
+    scores = settings.pop("scores", False)
+    found = []
+    with pytest.MonkeyPatch.context() as patch:
+        if chunk:
+            patch.setattr(token_stats, "CHUNK_BYTES", chunk * 4 * 16)
+        for is_empty in (False, bool(rank)):
+            parts = {
+                "model": tiny_model(tie_word_embeddings=tied),
+                "reference": tiny_model(seed=1, tie_word_embeddings=tied),
+                "critic_model": scoring_model() if scores else None,
+            }
+            trainer = tiny_trainer(
+                **{name: emptied(part) if is_empty else part for name, part in parts.items()},
+                sharding="fsdp2",
+                updates=1,
+                **settings,
+            )
+            (update,) = trainer.run()
+            named = [*trainer.model.named_parameters(), *trainer.reference.named_parameters()]
+            weights = {name: full_tensor(weight) for name, weight in named}
+            found.append((untimed(update), weights))
+    return found[0], found[1]
+
+
+def emptied(model: Any) -> Any:
+    """The model on the meta device; `.to` would separate tied layers."""
+    if model is None:
+        return None
+    with torch.device("meta"):
+        return type(model)(model.config).eval()
+
+
+def scoring_model() -> Any:
+    """A critic with a scalar head without a bias, as most reward models have."""
+    torch.manual_seed(3)
+    return LlamaForSequenceClassification(
+        LlamaConfig(**tiny_model().config.to_dict() | {"num_labels": 1})
+    )
+
+
+def refused(rank: int) -> str:
+    """What a process is told of models that only the first one can find wrong."""
+    small = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "vocab_size": 16}
+    heads = {"num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 8}
+    limited = MistralConfig(**small, **heads, sliding_window=4)
+    models = [MistralForCausalLM(limited) for _ in range(2)]
+    models = [emptied(model) for model in models] if rank else models
+    with pytest.raises(ValueError) as found:
+        tiny_trainer(model=models[0], reference=models[1], sharding="fsdp2", packing="on")
+    return str(found.value)
+
+
 @pytest.mark.parametrize("name", BF16)
 def test_bf16_shards_give_the_results_of_weights_rounded_to_bf16(pair, name):
     """To the bit, which a value head or a sum of layers in bf16 would not."""
@@ -206,3 +278,18 @@ def test_the_first_update_in_bf16_is_that_of_one_process(pair):
             # Gradients are rounded to eight bits; their average would be half of their sum.
             limit = 2**-8 if name == "optim/grad_norm" else 1e-3
             assert value == pytest.approx(alone[name], rel=limit, abs=1e-4), name
+
+
+@pytest.mark.parametrize("name", EMPTY)
+def test_only_the_first_process_needs_the_weights(pair, name):
+    for whole, empty in both(pair, f"empty-{name}"):
+        assert whole[0] == empty[0]
+        assert whole[1].keys() == empty[1].keys()
+        for weight, value in whole[1].items():
+            assert torch.equal(value, empty[1][weight]), weight
+
+
+def test_what_the_first_process_refuses_is_refused_in_all(pair):
+    first, second = both(pair, "refused")
+    assert first == second
+    assert first.startswith("ppo.packing='on', but the policy gives different results")
