@@ -28,7 +28,9 @@ from pipeline.ppo.checkpoint import (
     load_newest,
     random_states,
     restore_random_states,
+    restore_shards,
     save_checkpoint,
+    save_sharded_checkpoint,
     set_aside,
     writable,
 )
@@ -56,11 +58,10 @@ from pipeline.ppo.network.distributed import (
     Processes,
     broadcast_weights,
     gathered,
-    load_states,
-    optimizer_state,
+    load_whole_states,
     part_state,
     shard,
-    trained_state,
+    whole_states,
 )
 from pipeline.ppo.network.lora import merged, round_frozen_weights
 from pipeline.ppo.network.model import (
@@ -88,8 +89,9 @@ from pipeline.ppo.summary import (
     summarize,
 )
 
-_FORMAT = 2
-"""Format of a checkpoint's state.  Format 1 has no format number and includes frozen weights."""
+_FORMATS = {"none": 2, "fsdp2": 3}
+"""Format of a checkpoint's state by `ppo.sharding`.  Format 1 has no format number and includes frozen
+weights; format 3 has weights and optimizer states in a file per process, format 2 in the state."""
 
 
 class PPOTrainer:
@@ -234,9 +236,17 @@ class PPOTrainer:
         """Write a checkpoint between updates; ValueError without a directory."""
         if self.directory is None:
             raise ValueError("this trainer has no directory to write a checkpoint to")
-        state = self.state_dict()  # a collective call
-        if self.processes.rank == 0:
-            save_checkpoint(self.directory, self.step, state)
+        if self.learner.sharded:
+            save_sharded_checkpoint(
+                self.directory,
+                self.step,
+                self.state_dict(),
+                model=self.model,
+                optimizer=self.learner.optimizer,
+                processes=self.processes,
+            )
+        elif self.processes.rank == 0:
+            save_checkpoint(self.directory, self.step, self.state_dict())
 
     def _update(self) -> UpdateResult:
         """One iteration of the algorithm: rollout → score → shape → advantages → update."""
@@ -355,12 +365,14 @@ class PPOTrainer:
             self.tokenizer.save_pretrained(path)
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything that a resume needs to continue bit for bit, `extra` included."""
-        return {
-            "format": _FORMAT,
+        """Everything that a resume needs to continue bit for bit, `extra` included.
+
+        Weights and optimizer states of sharded models are left out; the processes write them.
+        """
+        states = {} if self.learner.sharded else whole_states(self.model, self.learner.optimizer)
+        return states | {
+            "format": _FORMATS[self.config.sharding],
             "step": self.step,
-            "model": trained_state(self.model),
-            "optimizer": optimizer_state(self.model, self.learner.optimizer),
             "rewarder": self.rewarder.state_dict(),
             "category_means": self.baseline.means,
             "sampler": self.sampler.state_dict(),
@@ -371,14 +383,18 @@ class PPOTrainer:
             "run": self._fingerprint(),
         }
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore the result of `state_dict`.
+    def load_state_dict(self, state: dict[str, Any], checkpoint: Path | None = None) -> None:
+        """Restore the result of `state_dict`; sharded models also need its `checkpoint`'s files.
 
         Raises ValueError when it belongs to another run: other settings, prompts, reward weights,
         reference or frozen weights.  `checkpoint_every` may differ, and `updates` may be larger.
         """
         self._check_same_run(state)
-        load_states(self.model, self.learner.optimizer, state)
+        if self.learner.sharded:
+            assert checkpoint is not None, "sharded weights are in files of a checkpoint"
+            restore_shards(checkpoint, state, self.model, self.learner.optimizer)
+        else:
+            load_whole_states(self.model, self.learner.optimizer, state)
         self.rewarder.load_state_dict(state["rewarder"])
         self.baseline.means = {name: list(m) for name, m in state["category_means"].items()}
         self.sampler.load_state_dict(state["sampler"])
@@ -401,10 +417,11 @@ class PPOTrainer:
 
     def _check_same_run(self, state: dict[str, Any]) -> None:
         written = state.get("format", 1)
-        if written != _FORMAT:
+        expected = _FORMATS[state["run"].get("ppo.sharding", "none")]
+        if written != expected:
             raise ValueError(
                 f"the checkpoint was written by another version of the engine (format {written}; "
-                f"this version reads {_FORMAT}); finish the run with that version, or start from "
+                f"this version reads {expected}); finish the run with that version, or start from "
                 "scratch in an empty directory"
             )
         # A setting that the checkpoint's version did not have: its default is what that version did.
@@ -428,8 +445,8 @@ class PPOTrainer:
         """Load the newest checkpoint, or check that the directory contains none."""
         found = list_checkpoints(self.directory and writable(self.directory))
         if resume and found:
-            _, state, self.passed_over = load_newest(found)
-            self.load_state_dict(state)
+            newest, state, self.passed_over = load_newest(found, self.processes)
+            self.load_state_dict(state, newest)
             if self.processes.rank == 0:
                 set_aside(self.passed_over)
         elif found and self.step == 0:
@@ -446,10 +463,10 @@ class PPOTrainer:
         if not found:
             return TrainingDiverged(f"{where}; no checkpoint has been written yet; {remedy}")
         try:
-            newest, state, _ = load_newest(found)
+            newest, state, _ = load_newest(found, self.processes)
         except NoReadableCheckpoint as unreadable:
             return TrainingDiverged(f"{where}; {unreadable}; {remedy}")
-        self.load_state_dict(state)
+        self.load_state_dict(state, newest)
         back = f"the policy is back at the last good checkpoint, {newest} (update {self.step})"
         return TrainingDiverged(f"{where}; {back}; {remedy}")
 

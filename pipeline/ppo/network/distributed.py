@@ -19,13 +19,7 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.checkpoint.state_dict import (
-    StateDictOptions,
-    get_model_state_dict,
-    get_optimizer_state_dict,
-    set_model_state_dict,
-    set_optimizer_state_dict,
-)
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 from torch.distributed.fsdp import (
     FSDPModule,
     MixedPrecisionPolicy,
@@ -82,15 +76,18 @@ class Processes:
             dist.all_reduce(maxima, op=dist.ReduceOp.MAX)
         return maxima
 
-    def first(self, decide: Callable[[], T]) -> T:
-        """What the first process decides, in all of them, and so a ValueError; a collective call."""
+    def first(self, act: Callable[[], T]) -> T:
+        """What the first process finds or does, in all of them; a collective call.
+
+        Its OSError or ValueError is raised in all too: the others would wait for it.
+        """
         if self.size == 1:
-            return decide()
+            return act()
         found: list[Any] = [None, None]
         if self.rank == 0:
             try:
-                found[0] = decide()
-            except ValueError as error:
+                found[0] = act()
+            except (OSError, ValueError) as error:
                 found[1] = error
         dist.broadcast_object_list(found, src=0)
         if found[1] is not None:
@@ -220,51 +217,35 @@ def local_tensor(tensor: Tensor) -> Tensor:
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
-def model_state(model: nn.Module) -> dict[str, Any]:
-    """The whole state, on the first process; a collective call."""
-    return get_model_state_dict(model, options=_WHOLE) if is_sharded(model) else model.state_dict()
-
-
 def frozen_names(model: nn.Module) -> set[str]:
     """State-dict names of the parameters that are not trained."""
     named = model.state_dict(keep_vars=True).items()
     return {name for name, x in named if isinstance(x, nn.Parameter) and not x.requires_grad}
 
 
-def trained_state(model: nn.Module) -> dict[str, Any]:
-    """The state without frozen weights, on the first process; a collective call.
-
-    With LoRA, nearly all weights are frozen.
-    """
-    frozen = frozen_names(model)
-    return {name: x for name, x in model_state(model).items() if name not in frozen}
-
-
 def part_state(model: nn.Module, part: str) -> dict[str, Any] | None:
     """A submodule's whole state by its own names, on the first process; None without sharding."""
     if not is_sharded(model):
         return None
-    state, prefix = model_state(model), f"{part}."
+    state, prefix = get_model_state_dict(model, options=_WHOLE), f"{part}."
     return {n.removeprefix(prefix): t for n, t in state.items() if n.startswith(prefix)}
 
 
-def optimizer_state(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    """The whole state, on the first process; a collective call."""
-    if is_sharded(model):
-        return get_optimizer_state_dict(model, optimizer, options=_WHOLE)
-    return optimizer.state_dict()
+def whole_states(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    """The states of a model that is not sharded, without frozen weights, and of its optimizer.
+
+    With LoRA, nearly all weights are frozen.
+    """
+    frozen = frozen_names(model)
+    trained = {name: x for name, x in model.state_dict().items() if name not in frozen}
+    return {"model": trained, "optimizer": optimizer.state_dict()}
 
 
-def load_states(model: nn.Module, optimizer: torch.optim.Optimizer, states: dict[str, Any]) -> None:
-    """Load the results of `trained_state` and `optimizer_state`, on every process."""
-    if not is_sharded(model):
-        found = model.load_state_dict(states["model"], strict=False)
-        assert set(found.missing_keys) <= frozen_names(model), found.missing_keys
-        assert not found.unexpected_keys, found.unexpected_keys
-        optimizer.load_state_dict(states["optimizer"])
-        return
-    whole_state = StateDictOptions(full_state_dict=True, strict=not frozen_names(model))
-    set_model_state_dict(model, states["model"], options=whole_state)
-    set_optimizer_state_dict(
-        model, optimizer, optim_state_dict=states["optimizer"], options=whole_state
-    )
+def load_whole_states(
+    model: nn.Module, optimizer: torch.optim.Optimizer, states: dict[str, Any]
+) -> None:
+    """Load the result of `whole_states`."""
+    found = model.load_state_dict(states["model"], strict=False)
+    assert set(found.missing_keys) <= frozen_names(model), found.missing_keys
+    assert not found.unexpected_keys, found.unexpected_keys
+    optimizer.load_state_dict(states["optimizer"])

@@ -63,6 +63,13 @@ RESUMED = {
     "resume-none": {"sharding": "none"},
     "resume-fsdp2": {"sharding": "fsdp2"},
     "resume-lora": {"lora_rank": 4},
+    # The checkpoint has no optimizer states of the policy, which has not been trained yet.
+    "resume-fsdp2-warmup": {
+        "sharding": "fsdp2",
+        "precision": "bf16",
+        "value_warmup": 1,
+        "update_order": "alternating",
+    },
     "resume-fsdp2-critic": {"sharding": "fsdp2", "critic": "separate"},
 }
 TOO_FEW = {
