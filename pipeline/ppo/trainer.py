@@ -194,7 +194,7 @@ class PPOTrainer:
             raise ValueError(
                 "ppo.sharding='fsdp2' needs several processes; start them with `accelerate launch`"
             )
-        shard(self.model, precision, self.device)
+        shard(self.model, precision, self.device, exact=[self.model.value_head])
         shard(self.reference, precision, self.device)
 
     def _prepare_frozen(self, precision: str) -> None:
@@ -294,7 +294,7 @@ class PPOTrainer:
         rows = [prompt for prompt in prompts for _ in range(self.config.group_size)]
         with watch.lap("speed/rollout_seconds"), gathered(self.model):
             share = self._rollout(rows)
-        with watch.lap("speed/score_seconds"), gathered(self.model), gathered(self.reference):
+        with watch.lap("speed/score_seconds"):
             self._score(share)
             batch = gather_shares(share, self.processes)
         watch.sampled += int(batch.lengths.sum())
@@ -317,7 +317,8 @@ class PPOTrainer:
         share.texts = [self.decoder.text(tokens) for tokens in share.token_lists()]
         scores = self.rewarder.score(share.prompt_indices, share.texts)
         share.scores, share.components = scores.total, scores.components
-        self.learner.reference_pass(share, recompute=self.backend.foreign)
+        with gathered(self.model), gathered(self.reference):
+            self.learner.reference_pass(share, recompute=self.backend.foreign)
 
     def _correct_mismatch(self, batch: Batch) -> dict[str, float]:
         """Add importance weights for tokens of another sampler; return metrics on the mismatch."""

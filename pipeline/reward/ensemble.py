@@ -15,6 +15,7 @@ from torch import Tensor
 
 from pipeline.config.shaping import ShapingConfig
 from pipeline.models.text import Messages
+from pipeline.ppo.network.distributed import Processes
 from pipeline.reward.scoring import RewardModel
 from pipeline.runs.rundir import Job
 
@@ -93,14 +94,23 @@ class Ensemble:
 
     @classmethod
     def load(
-        cls, job: Job, *, device: torch.device, asked: Mapping[str, Messages], answer: int
+        cls,
+        job: Job,
+        *,
+        device: torch.device,
+        asked: Mapping[str, Messages],
+        answer: int,
+        processes: Processes | None = None,
     ) -> Ensemble:
-        """The reward models that a job names.
+        """The reward models that a job names, sharded among `processes` if they are given.
 
         Raises `TooLong` if a prompt of `asked`, by id, with a response of `answer` tokens does not
         fit one of them.
         """
-        models = [RewardModel.load(path, device=device) for path in job.reward_models()]
+        models = [
+            RewardModel.load(path, device=device, processes=processes)
+            for path in job.reward_models()
+        ]
         for model in models:
             model.require_room(asked, answer)
         return cls(models, job.config.shaping)

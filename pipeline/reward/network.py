@@ -141,6 +141,10 @@ class RewardHead:
         heads = _linear(self.heads, last)
         return reward + heads - heads.mean(-1, keepdim=True)
 
+    def exact_parts(self) -> list[nn.Module]:
+        """The parts that compute in fp32, whatever the trunk's precision."""
+        return [part for part in (self.score, self.heads, self.ties) if part is not None]
+
     @torch.no_grad()
     def shift(self, by: float | Tensor, *, level: float | None = None) -> None:
         """Add a constant to every reward, or one for each head; the level κ moves too.

@@ -28,7 +28,7 @@ from pipeline.policy_methods.inputs import (
     shows_samples,
     write_samples,
 )
-from pipeline.ppo import PPOConfig, PPOTrainer, TrainingDiverged, UpdateResult
+from pipeline.ppo import PPOTrainer, TrainingDiverged, UpdateResult
 from pipeline.ppo.checkpoint import checkpoint_path
 from pipeline.ppo.checks import check_critic
 from pipeline.ppo.network.distributed import Processes
@@ -50,10 +50,12 @@ def run(job: Job, report: Report, directory: RunDirectory) -> PolicySummary:
     config = replace(config, seed=(config.seed + job.seed) % 2**32)
     set_seed(config.seed)  # for rewards that draw from the global generators, and for new layers
     chat = ChatTokenizer.load(job.model("policy"))
-    source = _weights_device(config)
+    # The processes that divide the models; the first one loads the weights.
+    sharing = Processes() if config.sharding != "none" else None
+    source = "meta" if sharing and sharing.rank else "cpu"
     model = load_causal_lm(job.model("policy"), device=source)
     prompts, left_out = read_prompts(directory, chat, config, context_length(model))
-    reward, weights = job_reward(job, prompts, device=device)
+    reward, weights = job_reward(job, prompts, device=device, processes=sharing)
     critic, critic_warning = _critic(
         job, chat, model, [prompt.ids for prompt in prompts], device=source
     )
@@ -87,11 +89,6 @@ def run(job: Job, report: Report, directory: RunDirectory) -> PolicySummary:
         stopped=trainer.stopped,
         kl_weight=config.kl_weight,
     )
-
-
-def _weights_device(config: PPOConfig) -> str:
-    """Where a model is loaded: the first process hands the weights of sharded models to the others."""
-    return "meta" if config.sharding != "none" and Processes().rank else "cpu"
 
 
 def _reference(job: Job, *, device: str) -> Any:

@@ -133,7 +133,9 @@ _MIXED = {
 }
 
 
-def shard(model: nn.Module, precision: str, device: torch.device) -> None:
+def shard(
+    model: nn.Module, precision: str, device: torch.device, *, exact: Iterable[nn.Module] = ()
+) -> None:
     """Move the first process's weights to the device, every transformer layer and then the rest of
     the model, and keep each process's shard.
 
@@ -141,7 +143,7 @@ def shard(model: nn.Module, precision: str, device: torch.device) -> None:
     shards and one layer at a time.
 
     In bf16 the model must run under autocast, and gives the results of a whole model whose weights
-    are rounded to bf16: sums of layers, values, logits and losses are fp32.
+    are rounded to bf16, but for the parts `exact`: sums of layers, values, logits and losses are fp32.
     """
     modules = list(model.modules())
     layers = {name for m in modules for name in getattr(m, "_no_split_modules", None) or ()}
@@ -150,9 +152,8 @@ def shard(model: nn.Module, precision: str, device: torch.device) -> None:
             _split(module, precision, device)
         if isinstance(module, nn.Embedding) and precision == "bf16":
             module.register_forward_hook(_widen)
-    value_head = getattr(model, "value_head", None)
-    if value_head is not None:
-        _split(value_head, "fp32", device)
+    for part in exact:
+        _split(part, "fp32", device)
     _split(model, precision, device)
     if hasattr(model, "values"):  # a second entry point of the policy with its critic
         register_fsdp_forward_method(model, "values")
