@@ -35,6 +35,7 @@ LONGEST = (
     "pipeline/reward/test_curve.py",
     "storage/engine/test_restore.py",
     "pipeline/ppo/network/test_parallel.py",
+    "pipeline/ppo/test_shard_files.py",
     "pipeline/ppo/test_proof.py",
     "pipeline/studies/test_sweep.py",
     "pipeline/studies/test_compare.py",

@@ -26,6 +26,7 @@ def load_causal_lm(
 ) -> Any:
     """Load a causal language model from a local directory or the hub, in eval mode on `device`.
 
+    On the meta device it has no weights, and its files are not read.
     All dropout rates are 0, so that scores and probability ratios are deterministic.  Raises
     `ModelUnavailable` with one sentence, also for a best-of-N policy, which has no weights of its own.
     """
@@ -44,11 +45,16 @@ def load_weights(
     path = require_model(name)
     with explaining_load_errors(name):
         model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
-            path, dtype=dtype, trust_remote_code=False
+            path, dtype=dtype, device_map=meta_only(device), trust_remote_code=False
         )
     without_dropout(model)
     make_savable(model)
     return model.to(device).eval()  # type: ignore[arg-type]
+
+
+def meta_only(device: torch.device | str) -> str | None:
+    """transformers' `device_map` for the meta device; models for others are loaded, then moved."""
+    return "meta" if torch.device(device).type == "meta" else None
 
 
 def make_savable(model: Any) -> None:

@@ -19,6 +19,7 @@ from pydantic import model_serializer
 from pipeline.config.shaping import ShapingConfig
 from pipeline.models.text import ChatTokenizer, name_rows, read_messages
 from pipeline.ppo import PPOConfig
+from pipeline.ppo.network.distributed import Processes
 from pipeline.reward.ensemble import Ensemble
 from pipeline.runs.parquet import write_rows
 from pipeline.runs.rundir import Job, RunDirectory
@@ -137,9 +138,16 @@ def shaped_reward(
 
 
 def job_reward(
-    job: Job, prompts: Sequence[PolicyPrompt], *, device: torch.device
+    job: Job,
+    prompts: Sequence[PolicyPrompt],
+    *,
+    device: torch.device,
+    processes: Processes | None = None,
 ) -> tuple[ShapedReward, dict[str, float]]:
-    """`shaped_reward` by the reward models and settings of a job, on its prompts."""
+    """`shaped_reward` by the reward models and settings of a job, on its prompts.
+
+    With `processes`, the reward models are sharded among them, and they must score together.
+    """
     return shaped_reward(
         Ensemble.load(
             job,
@@ -147,6 +155,7 @@ def job_reward(
             asked={prompt.id: prompt.messages for prompt in prompts},
             answer=job.config.ppo.max_new_tokens,
             offload=job.config.ppo.offload == "frozen",
+            processes=processes,
         ),
         job.config.shaping,
         [prompt.messages for prompt in prompts],

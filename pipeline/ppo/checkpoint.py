@@ -15,9 +15,14 @@ from typing import IO, Any
 
 import numpy as np
 import torch
+from torch import nn
+
+from pipeline.ppo.network.distributed import Processes
+from pipeline.ppo.shard_files import damage, read_shards, write_shards
 
 _KEPT = 2
 _FILE = "state.pt"
+_SHARDS = "shards"
 
 
 class DamagedCheckpoint(ValueError):
@@ -57,10 +62,42 @@ def save_checkpoint(directory: Path, step: int, state: dict[str, Any]) -> Path:
     order, random states, history, and the fingerprint of the run.  A checkpoint is renamed after it
     is written and before it is removed, so a visible one is always complete.
     """
-    final = checkpoint_path(directory, step)
-    draft = directory / f".{final.name}.tmp"
+    _new_draft(directory, step)
+    return _publish(directory, step, state)
+
+
+def save_sharded_checkpoint(
+    directory: Path,
+    step: int,
+    state: dict[str, Any],
+    *,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    processes: Processes,
+) -> None:
+    """`save_checkpoint` with a file of weights and optimizer states per process; a collective call.
+
+    The first process writes `state.pt` and renames the draft when all others have written theirs.
+    """
+    draft = processes.first(lambda: _new_draft(directory, step))
+    shards = write_shards(draft, model, optimizer, processes)
+    processes.first(lambda: _publish(directory, step, state | {_SHARDS: shards}))
+
+
+def _draft_path(directory: Path, step: int) -> Path:
+    return directory / f".{checkpoint_path(directory, step).name}.tmp"
+
+
+def _new_draft(directory: Path, step: int) -> Path:
     _remove_leftovers(directory)
+    draft = _draft_path(directory, step)
     draft.mkdir(parents=True)
+    return draft
+
+
+def _publish(directory: Path, step: int, state: dict[str, Any]) -> Path:
+    """Write the state to the draft, and rename the draft."""
+    draft, final = _draft_path(directory, step), checkpoint_path(directory, step)
     with (draft / _FILE).open("wb") as file:
         _write(state, file)
         file.flush()
@@ -97,11 +134,21 @@ def _remove_leftovers(directory: Path) -> None:
         shutil.rmtree(hidden)
 
 
-def load_checkpoint(path: Path) -> dict[str, Any]:
-    """Read a checkpoint onto the CPU; it cannot run code.
+def load_checkpoint(path: Path, processes: Processes | None = None) -> dict[str, Any]:
+    """Read a checkpoint's state onto the CPU; it cannot run code.
 
-    Raises DamagedCheckpoint for a file that is truncated, changed or missing.
+    The files of a sharded run are verified, by all `processes` together, but not read.  Raises
+    DamagedCheckpoint for a file that is truncated, changed or missing.
     """
+    state = _load_state(path)
+    if _SHARDS in state:
+        reason = damage(path, state[_SHARDS]["checksums"], processes or Processes())
+        if reason is not None:
+            raise DamagedCheckpoint(path, reason)
+    return state
+
+
+def _load_state(path: Path) -> dict[str, Any]:
     try:
         with zipfile.ZipFile(path / _FILE) as parts:
             # torch does not verify the checksums that it stores.
@@ -116,7 +163,16 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
     raise DamagedCheckpoint(path, reason)
 
 
-def load_newest(found: Sequence[Path]) -> tuple[Path, dict[str, Any], list[DamagedCheckpoint]]:
+def restore_shards(
+    checkpoint: Path, state: dict[str, Any], model: nn.Module, optimizer: torch.optim.Optimizer
+) -> None:
+    """Read this process's weights and optimizer states; a collective call."""
+    read_shards(checkpoint, state[_SHARDS]["index"], model, optimizer)
+
+
+def load_newest(
+    found: Sequence[Path], processes: Processes | None = None
+) -> tuple[Path, dict[str, Any], list[DamagedCheckpoint]]:
     """The newest readable checkpoint, its state, and the damaged newer ones.
 
     `found` is ordered from old to new.  Raises NoReadableCheckpoint when all are damaged.
@@ -124,7 +180,7 @@ def load_newest(found: Sequence[Path]) -> tuple[Path, dict[str, Any], list[Damag
     damaged: list[DamagedCheckpoint] = []
     for path in reversed(found):
         try:
-            return path, load_checkpoint(path), damaged
+            return path, load_checkpoint(path, processes), damaged
         except DamagedCheckpoint as error:
             damaged.append(error)
     each = "; ".join(f"{error.path.name}: {error.reason}" for error in damaged)

@@ -104,11 +104,11 @@ class Heads(NamedTuple):
 
 
 def find_heads(
-    policy: nn.Module, reference: nn.Module, config: PPOConfig, device: torch.device
+    policy: nn.Module, reference: nn.Module, config: PPOConfig, processes: Processes
 ) -> Heads:
     """The heads of models that are neither sharded nor rounded yet."""
     tokens = config.micro_batch_tokens
-    return Heads(*(head_for(model, device, tokens=tokens) for model in (policy, reference)))
+    return Heads(*(head_for(model, processes, tokens=tokens) for model in (policy, reference)))
 
 
 class NonFiniteError(RuntimeError):

@@ -28,7 +28,9 @@ from pipeline.ppo.checkpoint import (
     load_newest,
     random_states,
     restore_random_states,
+    restore_shards,
     save_checkpoint,
+    save_sharded_checkpoint,
     set_aside,
     writable,
 )
@@ -56,11 +58,10 @@ from pipeline.ppo.network.distributed import (
     Processes,
     broadcast_weights,
     gathered,
-    load_states,
-    optimizer_state,
+    load_whole_states,
     part_state,
     shard,
-    trained_state,
+    whole_states,
 )
 from pipeline.ppo.network.lora import AdapterOff, merged, round_frozen_weights
 from pipeline.ppo.network.model import (
@@ -89,15 +90,18 @@ from pipeline.ppo.summary import (
     summarize,
 )
 
-_FORMAT = 2
-"""Format of a checkpoint's state.  Format 1 has no format number and includes frozen weights."""
+_FORMATS = {"none": 2, "fsdp2": 3}
+"""Format of a checkpoint's state by `ppo.sharding`.  Format 1 has no format number and includes frozen
+weights; format 3 has weights and optimizer states in a file per process, format 2 in the state."""
 
 
 class PPOTrainer:
     """Trains `model` to maximize `reward` with a penalty on its KL to `reference`.
 
     `model` and `reference` are transformers causal LMs that share no memory; `model` is trained in
-    place, and both are moved to `device` as fp32.  `reference` may also be a path, or None with
+    place, and both are moved to `device` as fp32.  With `ppo.sharding="fsdp2"` only the first process
+    needs weights: models of the others may be on the meta device
+    (`from_pretrained(…, device_map="meta")`).  `reference` may also be a path, or None with
     LoRA: the policy without its adapters.  With `ppo.critic="separate"` the critic starts as a copy
     of `critic`, a reward model or causal LM with the policy's tokens, or of `model` when None.
 
@@ -147,12 +151,14 @@ class PPOTrainer:
         }  # fmt: skip
         # Both run the models: before sharding, because one shard of a model cannot run alone, and
         # before frozen weights are rounded, which then need autocast.
-        heads = find_heads(self.model.policy, self.reference, config, self.device)
+        heads = find_heads(self.model.policy, self.reference, config, self.processes)
         precision = resolve_precision(config.precision, self.device)
-        packing = use_packing(
-            config.packing, models, longest=longest, device=self.device, precision=precision
+        packing = self.processes.first(
+            lambda: use_packing(
+                config.packing, models, longest=longest, device=self.device, precision=precision
+            )
         )
-        self._distribute()
+        self._distribute(precision)
         self._prepare_frozen(precision)
         self.generators = _generators(config.seed)
         setup = Setup(
@@ -182,24 +188,24 @@ class PPOTrainer:
         self.stopped: str | None = None
         self.passed_over: list[DamagedCheckpoint] = []
 
-    def _distribute(self) -> None:
-        """Synchronize the processes' weights, and shard them if the settings say so."""
-        broadcast_weights(self.processes, self.model)
+    def _distribute(self, precision: str) -> None:
+        """Give all processes the first one's weights, or each its shard if the settings say so."""
         if self.config.sharding == "none":
+            broadcast_weights(self.processes, self.model)
             return
         if self.processes.size == 1:
             raise ValueError(
                 "ppo.sharding='fsdp2' needs several processes; start them with `accelerate launch`"
             )
-        shard(self.model)
-        shard(self.reference)
+        shard(self.model, precision, self.device, exact=[self.model.value_head])
+        shard(self.reference, precision, self.device)
 
     def _prepare_frozen(self, precision: str) -> None:
         """Hash the frozen weights, round those that bf16 autocast would round in every pass, and move
         the reference to host memory if `ppo.offload` says so."""
         self.frozen_hash = frozen_hash(self.model)
         self._exact: dict[str, Tensor] = {}
-        if precision == "bf16" and self.config.sharding == "none":  # a shard has one precision
+        if precision == "bf16" and self.config.sharding == "none":  # shards are gathered rounded
             frozen = (self.model.policy, self.model.critic, self.reference)
             self._exact = round_frozen_weights(*(each for each in frozen if each is not None))
         leaves = self.config.offload == "frozen" and not isinstance(self.reference, AdapterOff)
@@ -237,9 +243,17 @@ class PPOTrainer:
         """Write a checkpoint between updates; ValueError without a directory."""
         if self.directory is None:
             raise ValueError("this trainer has no directory to write a checkpoint to")
-        state = self.state_dict()  # a collective call
-        if self.processes.rank == 0:
-            save_checkpoint(self.directory, self.step, state)
+        if self.learner.sharded:
+            save_sharded_checkpoint(
+                self.directory,
+                self.step,
+                self.state_dict(),
+                model=self.model,
+                optimizer=self.learner.optimizer,
+                processes=self.processes,
+            )
+        elif self.processes.rank == 0:
+            save_checkpoint(self.directory, self.step, self.state_dict())
 
     def _update(self) -> UpdateResult:
         """One iteration of the algorithm: rollout → score → shape → advantages → update."""
@@ -287,7 +301,7 @@ class PPOTrainer:
         rows = [prompt for prompt in prompts for _ in range(self.config.group_size)]
         with watch.lap("speed/rollout_seconds"), gathered(self.model):
             share = self._rollout(rows)
-        with watch.lap("speed/score_seconds"), gathered(self.model), gathered(self.reference):
+        with watch.lap("speed/score_seconds"):
             self._score(share)
             batch = gather_shares(share, self.processes)
         watch.sampled += int(batch.lengths.sum())
@@ -310,7 +324,7 @@ class PPOTrainer:
         share.texts = [self.decoder.text(tokens) for tokens in share.token_lists()]
         scores = self.rewarder.score(share.prompt_indices, share.texts)
         share.scores, share.components = scores.total, scores.components
-        with self._offloaded.on_device():
+        with self._offloaded.on_device(), gathered(self.model), gathered(self.reference):
             self.learner.reference_pass(share, recompute=self.backend.foreign)
 
     def _correct_mismatch(self, batch: Batch) -> dict[str, float]:
@@ -359,12 +373,14 @@ class PPOTrainer:
             self.tokenizer.save_pretrained(path)
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything that a resume needs to continue bit for bit, `extra` included."""
-        return {
-            "format": _FORMAT,
+        """Everything that a resume needs to continue bit for bit, `extra` included.
+
+        Weights and optimizer states of sharded models are left out; the processes write them.
+        """
+        states = {} if self.learner.sharded else whole_states(self.model, self.learner.optimizer)
+        return states | {
+            "format": _FORMATS[self.config.sharding],
             "step": self.step,
-            "model": trained_state(self.model),
-            "optimizer": optimizer_state(self.model, self.learner.optimizer),
             "rewarder": self.rewarder.state_dict(),
             "category_means": self.baseline.means,
             "sampler": self.sampler.state_dict(),
@@ -375,15 +391,19 @@ class PPOTrainer:
             "run": self._fingerprint(),
         }
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore the result of `state_dict`.
+    def load_state_dict(self, state: dict[str, Any], checkpoint: Path | None = None) -> None:
+        """Restore the result of `state_dict`; sharded models also need its `checkpoint`'s files.
 
         Raises ValueError when it belongs to another run: other settings, prompts, reward weights,
         reference or frozen weights.  `checkpoint_every` and `offload` may differ, and `updates` may be
         larger.
         """
         self._check_same_run(state)
-        load_states(self.model, self.learner.optimizer, state)
+        if self.learner.sharded:
+            assert checkpoint is not None, "sharded weights are in files of a checkpoint"
+            restore_shards(checkpoint, state, self.model, self.learner.optimizer)
+        else:
+            load_whole_states(self.model, self.learner.optimizer, state)
         self.rewarder.load_state_dict(state["rewarder"])
         self.baseline.means = {name: list(m) for name, m in state["category_means"].items()}
         self.sampler.load_state_dict(state["sampler"])
@@ -406,10 +426,11 @@ class PPOTrainer:
 
     def _check_same_run(self, state: dict[str, Any]) -> None:
         written = state.get("format", 1)
-        if written != _FORMAT:
+        expected = _FORMATS[state["run"].get("ppo.sharding", "none")]
+        if written != expected:
             raise ValueError(
                 f"the checkpoint was written by another version of the engine (format {written}; "
-                f"this version reads {_FORMAT}); finish the run with that version, or start from "
+                f"this version reads {expected}); finish the run with that version, or start from "
                 "scratch in an empty directory"
             )
         # A setting that the checkpoint's version did not have: its default is what that version did.
@@ -433,8 +454,8 @@ class PPOTrainer:
         """Load the newest checkpoint, or check that the directory contains none."""
         found = list_checkpoints(self.directory and writable(self.directory))
         if resume and found:
-            _, state, self.passed_over = load_newest(found)
-            self.load_state_dict(state)
+            newest, state, self.passed_over = load_newest(found, self.processes)
+            self.load_state_dict(state, newest)
             if self.processes.rank == 0:
                 set_aside(self.passed_over)
         elif found and self.step == 0:
@@ -451,10 +472,10 @@ class PPOTrainer:
         if not found:
             return TrainingDiverged(f"{where}; no checkpoint has been written yet; {remedy}")
         try:
-            newest, state, _ = load_newest(found)
+            newest, state, _ = load_newest(found, self.processes)
         except NoReadableCheckpoint as unreadable:
             return TrainingDiverged(f"{where}; {unreadable}; {remedy}")
-        self.load_state_dict(state)
+        self.load_state_dict(state, newest)
         back = f"the policy is back at the last good checkpoint, {newest} (update {self.step})"
         return TrainingDiverged(f"{where}; {back}; {remedy}")
 

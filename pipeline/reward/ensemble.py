@@ -15,6 +15,7 @@ from torch import Tensor
 
 from pipeline.config.shaping import ShapingConfig
 from pipeline.models.text import Messages
+from pipeline.ppo.network.distributed import Processes
 from pipeline.reward.scoring import RewardModel
 from pipeline.runs.rundir import Job
 
@@ -100,13 +101,18 @@ class Ensemble:
         asked: Mapping[str, Messages],
         answer: int,
         offload: bool = False,
+        processes: Processes | None = None,
     ) -> Ensemble:
-        """The reward models that a job names, in host memory between calls if `offload`.
+        """The reward models that a job names: in host memory between calls if `offload`, and sharded
+        among `processes` if they are given.
 
         Raises `TooLong` if a prompt of `asked`, by id, with a response of `answer` tokens does not
         fit one of them.
         """
-        models = [RewardModel.load(path, device=device) for path in job.reward_models()]
+        models = [
+            RewardModel.load(path, device=device, processes=processes)
+            for path in job.reward_models()
+        ]
         for model in models:
             model.require_room(asked, answer)
             model.freeze(offload=offload)

@@ -30,6 +30,7 @@ from pipeline.models.hub import (
     require_model,
     require_reward_model,
 )
+from pipeline.models.loading import meta_only
 from pipeline.models.text import ChatTokenizer
 from pipeline.ppo.network.model import without_dropout
 from pipeline.reward.annotators import AnnotatorEffects
@@ -140,6 +141,10 @@ class RewardHead:
         heads = _linear(self.heads, last)
         return reward + heads - heads.mean(-1, keepdim=True)
 
+    def exact_parts(self) -> list[nn.Module]:
+        """The parts that compute in fp32, whatever the trunk's precision."""
+        return [part for part in (self.score, self.heads, self.ties) if part is not None]
+
     @torch.no_grad()
     def shift(self, by: float | Tensor, *, level: float | None = None) -> None:
         """Add a constant to every reward, or one for each head; the level κ moves too.
@@ -199,19 +204,22 @@ def from_language_model(path: str, chat: ChatTokenizer, *, heads: int = 1) -> An
     return network
 
 
-def load_network(path: str | Path) -> Any:
+def load_network(path: str | Path, *, device: str = "cpu") -> Any:
     """Load Kitestring's reward network or a transformers model with one label.
 
+    On the meta device it has no weights, and its files are not read.
     Raises `ModelUnavailable` for a directory that contains neither.
     """
     require_reward_model(str(path))
-    network, missing = _load(str(path), fresh=False)
+    network, missing = _load(str(path), fresh=False, device=device)
     if missing:
         raise ModelUnavailable(f"{path} is not a reward model: it lacks {', '.join(missing)}")
     return network
 
 
-def _load(path: str, *, fresh: bool, heads: int | None = None) -> tuple[Any, list[str]]:
+def _load(
+    path: str, *, fresh: bool, heads: int | None = None, device: str = "cpu"
+) -> tuple[Any, list[str]]:
     """The network and the names of tensors that `path` should have had."""
     resolved = require_model(path)
     with explaining_load_errors(path):
@@ -222,7 +230,11 @@ def _load(path: str, *, fresh: bool, heads: int | None = None) -> tuple[Any, lis
     kind = network_class(type(config), fresh=fresh, stock=stock)
     with explaining_load_errors(path):
         network, info = kind.from_pretrained(
-            resolved, config=config, dtype=torch.float32, output_loading_info=True
+            resolved,
+            config=config,
+            dtype=torch.float32,
+            device_map=meta_only(device),
+            output_loading_info=True,
         )
     without_dropout(network)
     return network.eval(), sorted(info["missing_keys"])

@@ -16,6 +16,7 @@ from pipeline.models.loading import context_length
 from pipeline.models.padding import pad_right
 from pipeline.models.text import ChatTokenizer, Encoded, Messages, TooLong, name_rows
 from pipeline.ppo.batch import micro_batches
+from pipeline.ppo.network.distributed import Processes, gathered, is_sharded, shard
 from pipeline.ppo.network.lora import round_frozen_weights
 from pipeline.ppo.network.model import autocast, resolve_precision
 from pipeline.ppo.network.offload import Offloaded
@@ -36,6 +37,9 @@ class RewardModel:
 
     Its members are the heads of one network, or several networks with one head each, `network` and
     its `peers`.  All have the same ties and likelihood.
+
+    With `processes`, each of them holds a shard of every network, and fetches one network at a time
+    to score with it: all must score at the same time, each its own texts.
     """
 
     def __init__(
@@ -45,24 +49,50 @@ class RewardModel:
         device: torch.device | str,
         *,
         peers: Sequence[Any] = (),
+        processes: Processes | None = None,
     ) -> None:
-        self.networks = [each.to(device).eval() for each in (network, *peers)]
+        self.networks = [each.eval() for each in (network, *peers)]
         self.chat = chat
         self.device = torch.device(device)
         self._offloaded = Offloaded([], self.device)
-        self._packs = self.device.type == "cpu" and can_pack(
+        self._precision = resolve_precision("auto", self.device)
+        if processes is None:
+            self.networks = [each.to(self.device) for each in self.networks]
+            self._packs = self._can_pack()
+        else:
+            # Before sharding, because one shard of a network cannot run alone.
+            self._packs = processes.first(self._can_pack)
+            for each in self.networks:
+                shard(each, self._precision, self.device, exact=each.exact_parts())
+
+    def _can_pack(self) -> bool:
+        return self.device.type == "cpu" and can_pack(
             self.network.base_model,
             longest=context_length(self.network) or sys.maxsize,
             output="last_hidden_state",
         )
 
     @classmethod
-    def load(cls, path: str | Path, *, device: torch.device | str = "cpu") -> RewardModel:
-        """Load a saved directory; ModelUnavailable if it contains no reward model."""
-        network = load_network(path)
+    def load(
+        cls,
+        path: str | Path,
+        *,
+        device: torch.device | str = "cpu",
+        processes: Processes | None = None,
+    ) -> RewardModel:
+        """Load a saved directory; ModelUnavailable if it contains no reward model.
+
+        With `processes`, only the first one loads weights.
+        """
+        source = "meta" if processes and processes.rank else "cpu"
+        network = load_network(path, device=source)
         count = getattr(network.config, _NETWORKS, 1)
-        peers = [load_network(Path(path) / _member(number)) for number in range(2, count + 1)]
-        return cls(network, ChatTokenizer.load(str(path)), device, peers=peers)
+        peers = [
+            load_network(Path(path) / _member(number), device=source)
+            for number in range(2, count + 1)
+        ]
+        chat = ChatTokenizer.load(str(path))
+        return cls(network, chat, device, peers=peers, processes=processes)
 
     def freeze(self, *, offload: bool = False) -> None:
         """Only score from now on: with the same rewards, but less memory.
@@ -70,9 +100,11 @@ class RewardModel:
         Weights that bf16 autocast rounds in every pass are rounded once.  With `offload`, all are in
         host memory while the model does not run.  The model must not be saved afterwards.
         """
+        if any(map(is_sharded, self.networks)):  # gathered rounded, and only while they score
+            return
         for network in self.networks:
             network.requires_grad_(False)
-        if resolve_precision("auto", self.device) == "bf16":  # the heads always run in fp32
+        if self._precision == "bf16":  # the heads always run in fp32
             round_frozen_weights(*(network.base_model for network in self.networks))
         if offload:
             self._offloaded = Offloaded(self.networks, self.device)
@@ -125,7 +157,8 @@ class RewardModel:
         found = []
         with torch.no_grad(), self._offloaded.on_device():
             for network in self.networks:
-                given = network.rewards(self._states(network, texts))
+                with gathered(network):
+                    given = network.rewards(self._states(network, texts))
                 if not bool(given.isfinite().all()):
                     raise ValueError(
                         "the reward model's rewards are not finite: its training diverged; lower "
@@ -136,9 +169,9 @@ class RewardModel:
 
     def states(self, conversations: Sequence[Messages], completions: Sequence[str]) -> Tensor:
         """(B, hidden) in fp32: the last states of the completions in the first network."""
-        texts = self._ids(conversations, completions)
-        with self._offloaded.on_device():
-            return self._states(self.network, texts).cpu()
+        self._offloaded = Offloaded([], self.device)
+        with gathered(self.network):
+            return self._states(self.network, self._ids(conversations, completions)).cpu()
 
     def shift(self, by: Sequence[float]) -> None:
         """Add a constant to the rewards of each of K members; κ moves by their mean."""
@@ -192,14 +225,13 @@ class RewardModel:
     @torch.no_grad()
     def _states(self, network: Any, texts: Sequence[Sequence[int]]) -> Tensor:
         """(B, hidden) in fp32 of texts of token ids, packed if the model allows it."""
-        precision = resolve_precision("auto", self.device)
         groups = micro_batches(
             range(len(texts)),
             [len(text) for text in texts],
             token_budget=_TOKENS_AT_ONCE,
             slack=None if self._packs else _SLACK,
         )
-        with autocast(precision, self.device):
+        with autocast(self._precision, self.device):
             found = [self._pass(network, [texts[row] for row in rows]).float() for rows in groups]
         order = torch.tensor([row for rows in groups for row in rows], device=self.device)
         return torch.cat(found)[order.argsort()]

@@ -31,6 +31,7 @@ from pipeline.policy_methods.inputs import (
 from pipeline.ppo import PPOTrainer, TrainingDiverged, UpdateResult
 from pipeline.ppo.checkpoint import checkpoint_path
 from pipeline.ppo.checks import check_critic
+from pipeline.ppo.network.distributed import Processes
 from pipeline.reward.network import load_network
 from pipeline.runs.cancellation import Cancelled, cancel_requested, deferred
 from pipeline.runs.rundir import Job, Report, RunDirectory
@@ -49,13 +50,18 @@ def run(job: Job, report: Report, directory: RunDirectory) -> PolicySummary:
     config = replace(config, seed=(config.seed + job.seed) % 2**32)
     set_seed(config.seed)  # for rewards that draw from the global generators, and for new layers
     chat = ChatTokenizer.load(job.model("policy"))
-    model = load_causal_lm(job.model("policy"))
+    # The processes that divide the models; the first one loads the weights.
+    sharing = Processes() if config.sharding != "none" else None
+    source = "meta" if sharing and sharing.rank else "cpu"
+    model = load_causal_lm(job.model("policy"), device=source)
     prompts, left_out = read_prompts(directory, chat, config, context_length(model))
-    reward, weights = job_reward(job, prompts, device=device)
-    critic, critic_warning = _critic(job, chat, model, [prompt.ids for prompt in prompts])
+    reward, weights = job_reward(job, prompts, device=device, processes=sharing)
+    critic, critic_warning = _critic(
+        job, chat, model, [prompt.ids for prompt in prompts], device=source
+    )
     trainer = PPOTrainer(
         model,
-        _reference(job),
+        _reference(job, device=source),
         chat.tokenizer,
         [prompt.ids for prompt in prompts],
         reward,
@@ -85,14 +91,16 @@ def run(job: Job, report: Report, directory: RunDirectory) -> PolicySummary:
     )
 
 
-def _reference(job: Job) -> Any:
+def _reference(job: Job, *, device: str) -> Any:
     """The reference model, or None when it is the policy without its LoRA adapters."""
     same = job.model("policy") == job.model("reference")
-    return None if job.config.ppo.lora_rank and same else load_causal_lm(job.model("reference"))
+    if job.config.ppo.lora_rank and same:
+        return None
+    return load_causal_lm(job.model("reference"), device=device)
 
 
 def _critic(
-    job: Job, chat: ChatTokenizer, policy: Any, prompts: Sequence[Sequence[int]]
+    job: Job, chat: ChatTokenizer, policy: Any, prompts: Sequence[Sequence[int]], *, device: str
 ) -> tuple[Any, str | None]:
     """(the model that a separate critic starts from, a warning or None).
 
@@ -103,7 +111,7 @@ def _critic(
     config, path = job.config.ppo, job.model("reward")
     if config.critic != "separate":
         return None, None
-    network = load_network(path)
+    network = load_network(path, device=device)
     longest = max(map(len, prompts)) + config.max_new_tokens
     try:
         if ChatTokenizer.load(path).tokenizer.get_vocab() != chat.tokenizer.get_vocab():

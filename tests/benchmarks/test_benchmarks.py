@@ -124,6 +124,7 @@ SMOKES = [
     Smoke("python -m benchmarks.decoding", "--tiny", "| bf16 | 16 | compiled |"),
     Smoke("python -m benchmarks.large_vocabulary", "--alone --tiny", "| chunks |"),
     Smoke("python -m benchmarks.large_vocabulary --exact-kl", "--tiny", "| chunks |"),
+    Smoke("python -m benchmarks.sharding", "--tiny", "__1_0.distcp"),
     Smoke("python -m benchmarks.half_billion", "--tiny --labels 16", "| policy |"),
     Smoke("python -m benchmarks.gpu_learning",
           "--out {tmp} --hidden 64 --layers 1 --rows 64 --batch 16 --prompts 64 --updates 2",

@@ -4,27 +4,28 @@ All processes draw the same batch.  Each samples and scores every `size`-th row,
 are gathered.  Then every process computes the same advantages and minibatches, runs its share of
 each minibatch, and gradients are summed.
 
-With FSDP2, weights, gradients and optimizer states are split among the processes.  A forward pass
-fetches each layer's weights, so all processes must make the same number of passes: a process with
-fewer micro-batches adds passes with a loss weight of 0.  Sampling fetches all weights once instead.
+With FSDP2, weights, gradients and optimizer states are split among the processes.  The first process
+has the weights and hands out one layer at a time.  A forward pass fetches each layer's weights, so
+all processes must make the same number of passes: a process with fewer micro-batches adds passes with
+a loss weight of 0.  Sampling fetches all weights once instead.
+In bf16, weights are fetched in bf16; shards, sums of gradients and optimizer states are fp32.
 """
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.checkpoint.state_dict import (
-    StateDictOptions,
-    get_model_state_dict,
-    get_optimizer_state_dict,
-    set_model_state_dict,
-    set_optimizer_state_dict,
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
+from torch.distributed.fsdp import (
+    FSDPModule,
+    MixedPrecisionPolicy,
+    fully_shard,
+    register_fsdp_forward_method,
 )
-from torch.distributed.fsdp import FSDPModule, fully_shard, register_fsdp_forward_method
 from torch.distributed.tensor import DTensor
 
 T = TypeVar("T")
@@ -90,6 +91,24 @@ class Processes:
             dist.all_reduce(maxima, op=dist.ReduceOp.MAX)
         return maxima
 
+    def first(self, act: Callable[[], T]) -> T:
+        """What the first process finds or does, in all of them; a collective call.
+
+        Its OSError or ValueError is raised in all too: the others would wait for it.
+        """
+        if self.size == 1:
+            return act()
+        found: list[Any] = [None, None]
+        if self.rank == 0:
+            try:
+                found[0] = act()
+            except (OSError, ValueError) as error:
+                found[1] = error
+        dist.broadcast_object_list(found, src=0)
+        if found[1] is not None:
+            raise found[1]
+        return found[0]
+
     def any(self, mine: bool, device: torch.device) -> bool:
         """Whether `mine` is True in any process; a collective call."""
         return bool(self.largest(torch.tensor(float(mine), device=device)))
@@ -120,16 +139,65 @@ def broadcast_weights(processes: Processes, model: nn.Module) -> None:
 _WHOLE = StateDictOptions(full_state_dict=True, cpu_offload=True)
 
 
-def shard(model: nn.Module) -> None:
-    """Shard every transformer layer, and the rest of the model, over the processes."""
+# Inputs keep their precision: as in a whole model, autocast decides what a layer rounds.
+_MIXED = {
+    "fp32": MixedPrecisionPolicy(),
+    "bf16": MixedPrecisionPolicy(
+        param_dtype=torch.bfloat16, reduce_dtype=torch.float32, cast_forward_inputs=False
+    ),
+}
+
+
+def shard(
+    model: nn.Module, precision: str, device: torch.device, *, exact: Iterable[nn.Module] = ()
+) -> None:
+    """Move the first process's weights to the device, every transformer layer and then the rest of
+    the model, and keep each process's shard.
+
+    The model may be in host memory, and in the other processes on the meta device: a device has its
+    shards and one layer at a time.
+
+    In bf16 the model must run under autocast, and gives the results of a whole model whose weights
+    are rounded to bf16, but for the parts `exact`: sums of layers, values, logits and losses are fp32.
+    """
     modules = list(model.modules())
     layers = {name for m in modules for name in getattr(m, "_no_split_modules", None) or ()}
     for module in modules:
         if type(module).__name__ in layers:
-            fully_shard(module)
-    fully_shard(model)
+            _split(module, precision, device)
+        if isinstance(module, nn.Embedding) and precision == "bf16":
+            module.register_forward_hook(_widen)
+    for part in exact:
+        _split(part, "fp32", device)
+    _split(model, precision, device)
     if hasattr(model, "values"):  # a second entry point of the policy with its critic
         register_fsdp_forward_method(model, "values")
+
+
+def _split(module: nn.Module, precision: str, device: torch.device) -> None:
+    """Shard the weights of a module that are not sharded yet."""
+    for tensor in (*module.parameters(), *module.buffers()):
+        if isinstance(tensor, DTensor):
+            continue
+        if tensor.is_meta:
+            _materialize(tensor, device)
+        tensor.data = tensor.data.to(device)
+        # Buffers too: some, such as rotary frequencies, are in no file.
+        dist.broadcast(tensor.data, src=0)
+    fully_shard(module, mp_policy=_MIXED[precision])
+
+
+def _materialize(tensor: Tensor, device: torch.device) -> None:
+    """Give a meta tensor memory on the device; it stays the same object, which tied layers share."""
+    memory = torch.empty_like(tensor, device=device)
+    if isinstance(tensor, nn.Parameter):
+        memory = nn.Parameter(memory, requires_grad=tensor.requires_grad)
+    torch.utils.swap_tensors(tensor, memory)
+
+
+def _widen(_embedding: nn.Module, _inputs: Any, rows: Tensor) -> Tensor:
+    """Rows in fp32; all layers add to them, and sums in bf16 would lose what a layer adds."""
+    return rows.float()
 
 
 @contextmanager
@@ -165,51 +233,35 @@ def local_tensor(tensor: Tensor) -> Tensor:
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
-def model_state(model: nn.Module) -> dict[str, Any]:
-    """The whole state, on the first process; a collective call."""
-    return get_model_state_dict(model, options=_WHOLE) if is_sharded(model) else model.state_dict()
-
-
 def frozen_names(model: nn.Module) -> set[str]:
     """State-dict names of the parameters that are not trained."""
     named = model.state_dict(keep_vars=True).items()
     return {name for name, x in named if isinstance(x, nn.Parameter) and not x.requires_grad}
 
 
-def trained_state(model: nn.Module) -> dict[str, Any]:
-    """The state without frozen weights, on the first process; a collective call.
-
-    With LoRA, nearly all weights are frozen.
-    """
-    frozen = frozen_names(model)
-    return {name: x for name, x in model_state(model).items() if name not in frozen}
-
-
 def part_state(model: nn.Module, part: str) -> dict[str, Any] | None:
     """A submodule's whole state by its own names, on the first process; None without sharding."""
     if not is_sharded(model):
         return None
-    state, prefix = model_state(model), f"{part}."
+    state, prefix = get_model_state_dict(model, options=_WHOLE), f"{part}."
     return {n.removeprefix(prefix): t for n, t in state.items() if n.startswith(prefix)}
 
 
-def optimizer_state(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    """The whole state, on the first process; a collective call."""
-    if is_sharded(model):
-        return get_optimizer_state_dict(model, optimizer, options=_WHOLE)
-    return optimizer.state_dict()
+def whole_states(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    """The states of a model that is not sharded, without frozen weights, and of its optimizer.
+
+    With LoRA, nearly all weights are frozen.
+    """
+    frozen = frozen_names(model)
+    trained = {name: x for name, x in model.state_dict().items() if name not in frozen}
+    return {"model": trained, "optimizer": optimizer.state_dict()}
 
 
-def load_states(model: nn.Module, optimizer: torch.optim.Optimizer, states: dict[str, Any]) -> None:
-    """Load the results of `trained_state` and `optimizer_state`, on every process."""
-    if not is_sharded(model):
-        found = model.load_state_dict(states["model"], strict=False)
-        assert set(found.missing_keys) <= frozen_names(model), found.missing_keys
-        assert not found.unexpected_keys, found.unexpected_keys
-        optimizer.load_state_dict(states["optimizer"])
-        return
-    whole_state = StateDictOptions(full_state_dict=True, strict=not frozen_names(model))
-    set_model_state_dict(model, states["model"], options=whole_state)
-    set_optimizer_state_dict(
-        model, optimizer, optim_state_dict=states["optimizer"], options=whole_state
-    )
+def load_whole_states(
+    model: nn.Module, optimizer: torch.optim.Optimizer, states: dict[str, Any]
+) -> None:
+    """Load the result of `whole_states`."""
+    found = model.load_state_dict(states["model"], strict=False)
+    assert set(found.missing_keys) <= frozen_names(model), found.missing_keys
+    assert not found.unexpected_keys, found.unexpected_keys
+    optimizer.load_state_dict(states["optimizer"])

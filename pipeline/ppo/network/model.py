@@ -88,7 +88,8 @@ class ActorCritic(nn.Module):
         score = getattr(critic, "score", None)
         if isinstance(score, nn.Linear) and score.out_features == 1:
             self.value_head = nn.Linear(score.in_features, 1, device=score.weight.device)
-            self.value_head.load_state_dict({"bias": torch.zeros(1)} | score.state_dict())
+            no_bias = {"bias": torch.zeros_like(self.value_head.bias)}
+            self.value_head.load_state_dict(no_bias | score.state_dict())
         self.trunk_learns_values = True
         """Whether value gradients reach a shared trunk."""
 
@@ -228,7 +229,7 @@ def _hash(tensors: Mapping[str, Tensor]) -> str:
     for name, tensor in sorted(tensors.items()):
         digest.update(f"{name}{tuple(tensor.shape)}{tensor.dtype}".encode())
         flat = full_tensor(tensor.detach()).cpu().contiguous().reshape(-1)
-        digest.update(flat.view(torch.uint8).numpy().tobytes())
+        digest.update(flat.view(torch.uint8).numpy().data)  # not a copy
     return digest.hexdigest()
 
 
@@ -252,7 +253,7 @@ def shared_parameter(a: nn.Module, b: nn.Module) -> str | None:
     """Name, in `a`, of a parameter whose memory `b` uses too; None without shared memory."""
     addresses = {p.untyped_storage().data_ptr() for p in b.parameters()}
     for name, parameter in a.named_parameters():
-        if parameter.untyped_storage().data_ptr() in addresses:
+        if not parameter.is_meta and parameter.untyped_storage().data_ptr() in addresses:
             return name
     return None
 
@@ -274,9 +275,9 @@ class Setup:
 def assemble(
     model: Any, reference: Any, critic: Any, config: PPOConfig, device: torch.device
 ) -> tuple[ActorCritic, nn.Module]:
-    """The policy with its value function, and the frozen reference, on `device` in fp32.
+    """The policy with its value function, and the frozen reference, in fp32.
 
-    Raises ValueError when the reference shares memory with the policy, or when a model is missing
+    They are on `device`, or where they were if they will be sharded, which moves them.  Raises ValueError when the reference shares memory with the policy, or when a model is missing
     or not used.
     """
     check_models(model, reference if isinstance(reference, nn.Module) else None)
@@ -287,16 +288,20 @@ def assemble(
             "there is no reference; give the SFT model (it may be None only with ppo.lora_rank, "
             "where the policy without adapters is the reference)"
         )
+
+    def place(model: Any) -> Any:
+        return model.to(device) if config.sharding == "none" else model
+
     if reference is not None:
-        reference = load_reference(reference, apart_from=model).to(device)
+        reference = place(load_reference(reference, apart_from=model))
     if config.critic == "separate":
         # Copied before the policy gets adapters; and copied at all, because the caller's critic may be
         # the reward model.
-        critic = copy.deepcopy(model if critic is None else critic).to(device).float()
+        critic = place(copy.deepcopy(model if critic is None else critic)).float()
         critic.requires_grad_(True)
     if config.quantization == "nf4":
         quantize(model, device)
-    policy = model.to(device).float()
+    policy = place(model).float()
     if config.gradient_checkpointing:
         for trained in (policy, critic):
             if trained is not None:

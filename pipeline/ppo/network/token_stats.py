@@ -9,7 +9,8 @@ with the reference's.
 
 A sharded model has the weight of its output layer only within its forward and backward passes.  Its
 statistics are therefore computed inside the forward pass (`ActorCritic.forward`), whose results start
-the backward pass that gathers the weight again.
+the backward pass that gathers the weight again.  In bf16 that weight is gathered rounded; its gradient is
+summed over chunks in fp32, and rounded once.
 """
 
 from dataclasses import dataclass, replace
@@ -18,6 +19,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
+
+from pipeline.ppo.network.distributed import Processes
 
 CHUNK_BYTES = 2**26
 """Bytes of fp32 logits that are alive at a time; fewer logits than that are kept for the backward
@@ -61,11 +64,12 @@ def is_small(tokens: int, vocabulary: int) -> bool:
     return 4 * tokens * vocabulary <= CHUNK_BYTES
 
 
-def output_head(model: Any, device: torch.device) -> OutputHead | None:
+def output_head(model: Any, processes: Processes) -> OutputHead | None:
     """The model's output head; None if it is not a plain layer with a known cap and scale.
 
-    A short text decides: whatever a model does between its output layer and its logits, what is
-    returned here gives the same logits.  The model must be in one precision, and not sharded yet.
+    A short text decides, in the first process, which may be the only one with weights: whatever a
+    model does between its output layer and its logits, what is returned here gives the same logits.
+    The model must be in one precision, and not sharded yet.
     """
     layer = model.get_output_embeddings()
     if type(layer) is not nn.Linear:
@@ -75,28 +79,33 @@ def output_head(model: Any, device: torch.device) -> OutputHead | None:
     scale = 1 / divided if divided else getattr(config, "logit_scale", None) or 1.0
     cap = getattr(config, "final_logit_softcapping", None)
     head = OutputHead(layer=layer, cap=cap, scale=scale)
+    return head if processes.first(lambda: _makes_logits(head, model)) else None
+
+
+def _makes_logits(head: OutputHead, model: Any) -> bool:
+    """Whether the head gives the model's logits of a short text."""
+    layer = head.layer
     made: list[Tensor] = []
 
     def keep(_layer: nn.Module, _inputs: Any, output: Any) -> None:
         made.append(output.clone())  # a model may change its logits in place
 
     hook = layer.register_forward_hook(keep)
-    ids = torch.arange(_PROBED, device=device)[None] % layer.out_features
+    ids = torch.arange(_PROBED, device=layer.weight.device)[None] % layer.out_features
     try:
         with torch.no_grad():
             logits = model(input_ids=ids, use_cache=False, return_dict=True).logits.float()
     finally:
         hook.remove()
-    same = len(made) == 1 and torch.allclose(head.finish(made[0].float()), logits, atol=1e-5)
-    return head if same else None
+    return len(made) == 1 and torch.allclose(head.finish(made[0].float()), logits, atol=1e-5)
 
 
-def head_for(model: Any, device: torch.device, *, tokens: int) -> OutputHead | None:
+def head_for(model: Any, processes: Processes, *, tokens: int) -> OutputHead | None:
     """The output head for passes of at most so many tokens; None if their logits are small, or it is
     not known."""
     if is_small(tokens, model.get_output_embeddings().weight.shape[0]):
         return None
-    head = output_head(model, device)
+    head = output_head(model, processes)
     return None if head is None else share_gradient(model, head)
 
 
@@ -126,6 +135,8 @@ class _SharedEmbedding:
 
     def __call__(self, input: Tensor) -> Tensor:
         weight, padding = self.embedding.weight, self.embedding.padding_idx
+        if not _adds_exactly(weight):
+            return nn.functional.embedding(input, weight, padding)
         return _Lookup.apply(input, weight, padding)  # type: ignore[return-value]
 
 
@@ -144,6 +155,12 @@ class _Lookup(torch.autograd.Function):
             rows = rows.masked_fill((ids == ctx.padding).flatten()[:, None], 0)
         _gradient_of(weight).index_add_(0, ids.flatten(), rows.to(weight.dtype))
         return None, None, None
+
+
+def _adds_exactly(weight: Tensor) -> bool:
+    """Whether a gradient in the weight's precision is one to add to; not that of a bf16 weight, in
+    which a sum over many tokens stops growing."""
+    return weight.dtype == _wide(weight)
 
 
 def _gradient_of(weight: Tensor) -> Tensor:
@@ -272,11 +289,9 @@ class _Chunked(torch.autograd.Function):
         hidden, weight, bias = ctx.saved_tensors[:3]
         wants_hidden, wants_weight, wants_bias = ctx.needs_input_grad[1:4]
         d_hidden = torch.empty_like(hidden) if wants_hidden else None
-        shared = wants_weight and task.head.shares_gradient
-        d_weight = (
-            _gradient_of(weight) if shared else torch.zeros_like(weight) if wants_weight else None
-        )
-        d_bias = torch.zeros_like(bias) if wants_bias else None
+        shared = wants_weight and task.head.shares_gradient and _adds_exactly(weight)
+        d_weight = _gradient_of(weight) if shared else _sum_for(weight) if wants_weight else None
+        d_bias = _sum_for(bias) if wants_bias else None
         policy, other = _readouts(task, ctx.saved_tensors)
         with torch.autocast(hidden.device.type, enabled=False):
             for rows in policy.chunks():
@@ -288,7 +303,7 @@ class _Chunked(torch.autograd.Function):
                     d_hidden[rows] = (found @ policy.weight).to(hidden.dtype)
                 if d_weight is None:
                     pass
-                elif policy.weight.dtype == weight.dtype:
+                elif policy.weight.dtype == d_weight.dtype:
                     d_weight.addmm_(found.T, policy.inputs(rows))
                 else:
                     d_weight += found.T @ policy.inputs(rows)
@@ -298,6 +313,11 @@ class _Chunked(torch.autograd.Function):
 
 def _wide(weight: Tensor) -> torch.dtype:
     return torch.promote_types(weight.dtype, torch.float32)
+
+
+def _sum_for(weight: Tensor) -> Tensor:
+    """Zeros to add the chunks' gradients to; autograd rounds the sum to the weight's precision."""
+    return torch.zeros_like(weight, dtype=_wide(weight))
 
 
 class _Readout:

@@ -25,6 +25,7 @@ from pipeline.models.text import ChatTokenizer, read_messages
 from pipeline.ppo import ActorCritic, PPOConfig
 from pipeline.ppo.checkpoint import list_checkpoints, load_checkpoint
 from pipeline.ppo.network import token_stats
+from pipeline.ppo.network.distributed import Processes
 from pipeline.ppo.network.lora import with_lora
 from pipeline.ppo.network.model import Setup, forward_at, weights_hash
 from pipeline.ppo.network.packing import can_pack, last_states
@@ -432,7 +433,7 @@ def test_packing_is_equal_or_off(trained: Trained):
 
 def test_chunked_logprobs_are_the_plain_ones(trained: Trained, monkeypatch: pytest.MonkeyPatch):
     model, chat, responses = responses_of(trained.full.model)
-    head = output_head(model, CPU)
+    head = output_head(model, Processes())
     assert head is not None
     assert head.cap == getattr(model.config, "final_logit_softcapping", None)
     monkeypatch.setattr(token_stats, "CHUNK_BYTES", 3 * 4 * model.config.vocab_size)

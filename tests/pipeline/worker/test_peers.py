@@ -49,6 +49,16 @@ def test_two_processes_tell_and_make_what_one_does(models: dict[str, str], tmp_p
     assert_equal_runs(done[1], done[2])
 
 
+def test_processes_with_shards_make_what_one_process_does(models: dict[str, str], tmp_path: Path):
+    """Of which only the first loads weights, also those of the reward model as a critic."""
+    done = {}
+    for count, sharding in ((1, "none"), (2, "fsdp2")):
+        parts = {"worker__processes": count, "ppo__sharding": sharding, "ppo__critic": "separate"}
+        done[count] = run_ppo(tmp_path / str(count), make_job("policy", models, **parts))
+        assert work(done[count]) == 0, done[count].failure()
+    assert_equal_runs(done[1], done[2])
+
+
 @pytest.mark.slow  # a minute, and more beside other work
 def test_cancelled_and_killed_it_resumes_to_the_same_end(models: dict[str, str], tmp_path: Path):
     job = make_job("policy", models, worker__processes=2, ppo__updates=20, ppo__checkpoint_every=4

@@ -1,9 +1,5 @@
 """Two processes make the steps that one would make."""
 
-import os
-import socket
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +12,8 @@ from pipeline.ppo.network import token_stats
 from pipeline.ppo.network.distributed import Processes, full_tensor
 from pipeline.ppo.network.model import weights_hash
 from tests.helpers.ppo_helpers import PROMPTS, tiny_model, tiny_trainer, untimed
+from tests.helpers.processes import run_processes
 
-ROOT = Path(__file__).parents[4]
 SETTINGS = {"updates": 2, "kl_control": "adaptive", "score_scaling": "running", "lr": 1e-3}
 
 EXACT = {"kl_estimator": "full", "kl_in": "loss"}
@@ -67,6 +63,13 @@ RESUMED = {
     "resume-none": {"sharding": "none"},
     "resume-fsdp2": {"sharding": "fsdp2"},
     "resume-lora": {"lora_rank": 4},
+    # The checkpoint has no optimizer states of the policy, which has not been trained yet.
+    "resume-fsdp2-warmup": {
+        "sharding": "fsdp2",
+        "precision": "bf16",
+        "value_warmup": 1,
+        "update_order": "alternating",
+    },
     "resume-fsdp2-critic": {"sharding": "fsdp2", "critic": "separate"},
 }
 TOO_FEW = {
@@ -76,26 +79,16 @@ TOO_FEW = {
 
 # One pair of processes for all cases: loading torch takes longer than any of them.
 CHILD = """
-import sys
-from pathlib import Path
-sys.path.insert(0, {root!r})
-import torch
-torch.set_num_threads(1)
 from tests.pipeline.ppo.network.test_parallel import (
     CASES, RESUMED, SETTINGS, TOO_FEW, refusal, saved_and_resumed, watched
 )
-from pipeline.ppo.network.distributed import Processes
-folder, rank = Path({folder!r}), Processes().rank
 for name, rows in TOO_FEW.items():
-    torch.save(refusal(rows), folder / f"few-{{name}}-{{rank}}")
+    torch.save(refusal(rows), folder / f"few-{name}-{rank}")
 for name, extra in CASES.items():
-    torch.save(watched(SETTINGS | extra), folder / f"{{name}}-{{rank}}")
+    torch.save(watched(SETTINGS | extra), folder / f"{name}-{rank}")
 for name, extra in RESUMED.items():
-    torch.save(saved_and_resumed(extra, folder / f"{{name}}-run"), folder / f"{{name}}-{{rank}}")
-torch.distributed.destroy_process_group()
+    torch.save(saved_and_resumed(extra, folder / f"{name}-run"), folder / f"{name}-{rank}")
 """
-# accelerate's word for torchrun; without GPUs its processes meet over gloo.
-LAUNCH = ["accelerate.commands.launch", "--multi_gpu", "--num_machines=1", "--mixed_precision=no"]
 
 
 def watched(settings):
@@ -151,15 +144,7 @@ def refusal(rows):
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where two processes have left what each found in every case, for as far as they came."""
     folder = tmp_path_factory.mktemp("pair")
-    child = folder / "child.py"
-    child.write_text(CHILD.format(root=str(ROOT), folder=str(folder)))
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-    command = ["-m", *LAUNCH, "--num_processes=2", "--dynamo_backend=no", str(child)]
-    command.insert(-1, f"--main_process_port={port}")
-    subprocess.run(
-        [sys.executable, *command], timeout=240, env=os.environ | {"OMP_NUM_THREADS": "1"}
-    )
+    run_processes(CHILD, folder)
     return folder
 
 

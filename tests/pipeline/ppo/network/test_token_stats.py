@@ -21,6 +21,7 @@ from transformers import (
 )
 
 from pipeline.ppo.network import token_stats
+from pipeline.ppo.network.distributed import Processes
 from pipeline.ppo.network.token_stats import (
     OutputHead,
     Reference,
@@ -33,7 +34,6 @@ from pipeline.ppo.summary import Stopwatch
 from tests.helpers.ppo_helpers import PAD, tiny_model, tiny_trainer
 
 N, WIDTH, VOCABULARY = 7, 5, 11
-CPU = torch.device("cpu")
 SHAPE = {
     "vocab_size": 40, "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 2,
     "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 8,
@@ -237,7 +237,7 @@ def test_at_most_one_chunk_of_logits_is_alive(monkeypatch):
     ],
 )
 def test_the_head_of_an_architecture_is_found(model, config, cap, scale):
-    found = output_head(model(config).eval(), CPU)
+    found = output_head(model(config).eval(), Processes())
     assert found is not None
     assert (found.cap, found.scale) == (cap, scale)
 
@@ -258,7 +258,7 @@ def test_a_tied_weight_has_one_gradient(monkeypatch: pytest.MonkeyPatch) -> None
     model = tiny_model(tie_word_embeddings=True)
     assert model.get_input_embeddings().padding_idx == PAD
     ids = torch.tensor([[2, 3, PAD, 4, 3, 15], [5, PAD, 5, 6, 2, 2]])
-    head = output_head(model, CPU)
+    head = output_head(model, Processes())
     assert head is not None
     apart = gradient(model, head, ids)
     shared = share_gradient(model, head)
@@ -279,7 +279,7 @@ def test_other_weights_keep_two_gradients(change: str) -> None:
         model.get_input_embeddings().weight.requires_grad_(False)
     if change == "norm":
         model.get_input_embeddings().max_norm = 1.0
-    head = output_head(model, CPU)
+    head = output_head(model, Processes())
     assert head is not None
     assert share_gradient(model, head) is head
 
@@ -295,7 +295,7 @@ class Shifted(GPT2LMHeadModel):
 
 def test_an_unknown_head_is_not_chunked():
     config = GPT2Config(vocab_size=40, n_embd=16, n_layer=2, n_head=2)
-    assert output_head(Shifted(config).eval(), CPU) is None
+    assert output_head(Shifted(config).eval(), Processes()) is None
 
 
 @pytest.mark.parametrize(
