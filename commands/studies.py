@@ -12,6 +12,7 @@ import typer
 
 from commands.app import DEFAULT, AsJson, Sets, Workspace, app, log_progress, show
 from commands.studio import connect
+from pipeline.loop.settings_view import check_unlocked
 from pipeline.ppo.settings import assignments
 from pipeline.promotion import gate
 from pipeline.promotion import power as planning
@@ -41,7 +42,7 @@ def sweep_command(
     """Repeat the newest PPO run at several KL weights, and plot reward against KL."""
     place = workspace.resolve()
     plan = {"kl_weight": betas(kl_weight), "kl_budget": nats("--kl-budget", kl_budget)}
-    spec = planned(place, "sweep", name, plan, assignments(sets))
+    spec = planned(place, "sweep", name, plan, _policy_settings(sets))
     found, plot = study.run_sweep(place, spec, log_progress)
     typer.echo(
         json.dumps(asdict(found) | {"plot": str(plot)}) if as_json else format_sweep(found, plot)
@@ -76,12 +77,19 @@ def compare_command(
     }
     if gold:
         load_gold(gold)  # refuses a name that cannot be imported before anything runs
-    spec = planned(place, "compare", name, plan, assignments(sets))
+    spec = planned(place, "compare", name, plan, _policy_settings(sets))
     found, plot = study.run_comparison(place, spec, log_progress)
     if as_json:
         typer.echo(json.dumps(asdict(found) | {"plot": str(plot)}))
     else:
         typer.echo(compare_report.format_comparison(found, plot))
+
+
+def _policy_settings(sets: list[str]) -> dict[str, str]:
+    """The assignments; InvalidSettings for one that the policy stage does not read."""
+    found = assignments(sets)
+    check_unlocked([name for name in found if not name.startswith("worker.")], "policy")
+    return found
 
 
 @app.command("studies")

@@ -152,3 +152,17 @@ def test_a_mistyped_workspace_is_refused_and_not_created(
 def test_what_is_not_there_is_told(workspace: Path, words: tuple[str, ...], sentence: str) -> None:
     with pytest.raises((ValueError, LookupError), match=sentence):
         CliRunner().invoke(app, [*words, "--workspace", str(workspace)], catch_exceptions=False)
+
+
+@pytest.mark.parametrize("command", [("compare",), ("sweep", "--kl-weight", "0,0.1")])
+def test_a_study_refuses_settings_that_its_runs_do_not_read(
+    command: tuple[str, ...], workspace: Path
+) -> None:
+    """Settings of workers are accepted: they do not change the result."""
+    for setting, said in (
+        ("sampling.top_p=0.5", "sampling.top_p is read when an iteration's pairs are sampled"),
+        ("reward.lr=9", "reward.lr is read when the reward model is trained"),
+        ("worker.threads=1", "no PPO run"),
+    ):
+        given = [*command, "--workspace", str(workspace), "--set", setting]
+        assert said in str(CliRunner().invoke(app, given).exception)

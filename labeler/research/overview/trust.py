@@ -49,7 +49,9 @@ def not_ready(state: State, report: RewardReport) -> Markup:
         return Markup("")
     if phase == "policy":
         title = f"{found.model} is not ready for PPO, and the policy is trained with it."
-        advice = "You can cancel the stage on the Runs page and label more."
+        advice = (
+            "The promotion gate shows whether people prefer it; label more in the next iteration."
+        )
     else:
         title, advice = found.title, CONTINUES
     return components.note("warn", title, f"{found.reason} {advice}")

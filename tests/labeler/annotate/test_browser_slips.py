@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 import uuid
+from contextlib import suppress
 
 import pytest
-from playwright.sync_api import expect
+from playwright.sync_api import Error, expect
 
 from storage.labeling import queue
 from tests.helpers.browser import new_page, wait_for_pair
@@ -227,7 +228,8 @@ def lose_replies(page, path):
 
     def lose(route):
         reached.append(route.fetch().status)
-        route.abort()
+        with suppress(Error):  # the page may be gone, and the request with it
+            route.abort()
 
     page.route(path, lose)
     return reached

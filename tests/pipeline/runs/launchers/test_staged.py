@@ -307,7 +307,7 @@ def test_a_model_that_is_damaged_in_the_store_fails_the_run_and_is_removed(
         signal.signal(signal.SIGTERM, before)
     assert status == staged.FAILED
     assert not damaged.exists()
-    assert [*(tmp_path / "node").iterdir()] == []
+    assert [each.name for each in (tmp_path / "node").iterdir()] == ["kitestring-models"]
     directory = RunDirectory(tmp_path / "workspace" / "runs" / "run-1")
     until(lambda: directory.error() is not None)
     assert made.finished
