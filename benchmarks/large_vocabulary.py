@@ -56,18 +56,7 @@ SAMPLED = 100_000
 def shape(*, tiny: bool, small: bool = False) -> Qwen3Config:
     """The policy's shape; `small` is that of the critic."""
     wide, layers = (64, 1) if tiny or small else (1024, 4)
-    config = Qwen3Config(
-        vocab_size=2_000 if tiny else 151_936,
-        hidden_size=wide,
-        intermediate_size=3 * wide,
-        num_hidden_layers=layers,
-        num_attention_heads=wide // 64,
-        num_key_value_heads=max(1, wide // 128),
-        head_dim=64,
-        tie_word_embeddings=True,
-        pad_token_id=work.PAD,
-        eos_token_id=work.EOS,
-    )
+    config = work.qwen3(hidden=wide, layers=layers, vocabulary=2_000 if tiny else 151_936)
     config.num_labels = 1
     return config
 

@@ -23,7 +23,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from transformers import Qwen3Config, Qwen3ForCausalLM
+from transformers import Qwen3ForCausalLM
 
 from benchmarks.common import ROOT, markdown
 from benchmarks.large_vocabulary import measured
@@ -39,18 +39,7 @@ HEADER = ("process", "load", "shard", "gathered policy", "write a checkpoint", "
 def save_model(folder: Path, *, tiny: bool) -> None:
     """A model with random weights in bf16, and a tokenizer."""
     wide, layers = (64, 2) if tiny else (1024, 8)
-    config = Qwen3Config(
-        vocab_size=WORDS.vocabulary,
-        hidden_size=wide,
-        intermediate_size=3 * wide,
-        num_hidden_layers=layers,
-        num_attention_heads=wide // 64,
-        num_key_value_heads=max(1, wide // 128),
-        head_dim=64,
-        tie_word_embeddings=True,
-        pad_token_id=work.PAD,
-        eos_token_id=work.EOS,
-    )
+    config = work.qwen3(hidden=wide, layers=layers, vocabulary=WORDS.vocabulary)
     torch.manual_seed(0)
     Qwen3ForCausalLM(config).bfloat16().save_pretrained(folder)
     work.tokenizer(WORDS).save_pretrained(folder)

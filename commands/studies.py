@@ -86,7 +86,10 @@ def compare_command(
 
 
 def _policy_settings(sets: list[str]) -> dict[str, str]:
-    """The assignments; InvalidSettings for one that the policy stage does not read."""
+    """The assignments; InvalidSettings for one that the policy stage does not read.
+
+    Those of the worker say where a study's runs run, and are the operator's to choose.
+    """
     found = assignments(sets)
     check_unlocked([name for name in found if not name.startswith("worker.")], "policy")
     return found

@@ -19,6 +19,7 @@ from transformers import (
     LlamaForCausalLM,
     LlamaForSequenceClassification,
     PreTrainedTokenizerFast,
+    Qwen3Config,
 )
 
 EOS, PAD = 0, 1
@@ -123,6 +124,22 @@ class Case:
         """A model with one score per text, of the policy's size: the reward model or a critic."""
         torch.manual_seed(seed)
         return LlamaForSequenceClassification(self.config(num_labels=1)).eval()
+
+
+def qwen3(*, hidden: int, layers: int, vocabulary: int) -> Qwen3Config:
+    """A model in the shape of Qwen3, with heads of 64 and tied embeddings."""
+    return Qwen3Config(
+        vocab_size=vocabulary,
+        hidden_size=hidden,
+        intermediate_size=3 * hidden,
+        num_hidden_layers=layers,
+        num_attention_heads=hidden // 64,
+        num_key_value_heads=max(1, hidden // 128),
+        head_dim=64,
+        tie_word_embeddings=True,
+        pad_token_id=PAD,
+        eos_token_id=EOS,
+    )
 
 
 def prompts(size: Size) -> list[list[int]]:

@@ -5,6 +5,10 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
 
 ROOT = Path(__file__).parents[2]
 # accelerate's word for torchrun; without GPUs its processes meet over gloo.
@@ -34,3 +38,21 @@ def run_processes(code: str, folder: Path, *, count: int = 2) -> None:
     subprocess.run(
         [sys.executable, *command], timeout=240, env=os.environ | {"OMP_NUM_THREADS": "1"}
     )
+
+
+def two_processes(code: str) -> Any:
+    """A fixture of a module: the folder in which two processes that ran the code have left what each
+    found, for as far as they came."""
+
+    @pytest.fixture(scope="module")
+    def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+        made = tmp_path_factory.mktemp("pair")
+        run_processes(code, made)
+        return made
+
+    return folder
+
+
+def found_by(folder: Path, name: str, *, count: int = 2) -> list[Any]:
+    """What each process left under a name, by rank."""
+    return [torch.load(folder / f"{name}-{rank}", weights_only=False) for rank in range(count)]

@@ -277,8 +277,8 @@ def assemble(
 ) -> tuple[ActorCritic, nn.Module]:
     """The policy with its value function, and the frozen reference, in fp32.
 
-    They are on `device`, or where they were if they will be sharded, which moves them.  Raises ValueError when the reference shares memory with the policy, or when a model is missing
-    or not used.
+    They are on `device`, or where they were if they will be sharded, which moves them.  Raises
+    ValueError when the reference shares memory with the policy, or when a model is missing or not used.
     """
     check_models(model, reference if isinstance(reference, nn.Module) else None)
     if config.critic == "shared" and critic is not None:

@@ -20,7 +20,7 @@ from pipeline.ppo.checkpoint import (
 from pipeline.ppo.network.distributed import full_tensor
 from pipeline.ppo.trainer import PPOTrainer
 from tests.helpers.ppo_helpers import tiny_model, tiny_trainer, untimed
-from tests.helpers.processes import run_processes
+from tests.helpers.processes import found_by, run_processes, two_processes
 
 SETTINGS = {"sharding": "fsdp2", "updates": 4, "checkpoint_every": 1, "lr": 1e-3}
 STOPPED = 2
@@ -40,16 +40,7 @@ torch.save(continued(folder / "left"), folder / f"continued-{rank}")
 """
 
 
-@pytest.fixture(scope="module")
-def pair(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where two processes have left what each found, for as far as they came."""
-    folder = tmp_path_factory.mktemp("pair")
-    run_processes(PAIR, folder)
-    return folder
-
-
-def each(folder: Path, name: str, *, count: int = 2) -> list[Any]:
-    return [torch.load(folder / f"{name}-{rank}", weights_only=False) for rank in range(count)]
+pair = two_processes(PAIR)
 
 
 def trainer_in(directory: Path, **settings: Any) -> PPOTrainer:
@@ -151,8 +142,8 @@ def test_a_run_goes_on_with_another_number_of_processes(pair):
     folder.mkdir()
     shutil.copytree(pair / "left", folder / "left")
     run_processes(THREE, folder, count=3)
-    held, whole = each(pair, "left")[0], each(pair, "whole")[0]
-    for found, metrics in each(folder, "continued", count=3):
+    held, whole = found_by(pair, "left")[0], found_by(pair, "whole")[0]
+    for found, metrics in found_by(folder, "continued", count=3):
         assert found.keys() == held.keys()
         for name, value in held.items():
             assert torch.equal(found[name], value), name  # to the bit
@@ -172,14 +163,14 @@ def test_each_process_writes_only_its_part_and_nothing_twice(pair):
     for entry in state["shards"]["index"].values():
         for part in entry["parts"]:
             written[part["file"]] += torch.Size(part["sizes"]).numel()
-    held = sum(tensor.numel() for tensor in each(pair, "left")[0].values())
+    held = sum(tensor.numel() for tensor in found_by(pair, "left")[0].values())
     assert sum(written.values()) == held
     # The value head's only row, with its moments, and the counts of steps are in one file.
     assert abs(written["__0_0.distcp"] - written["__1_0.distcp"]) < 0.02 * held
 
 
 def test_damaged_parts_are_passed_over_by_all_processes(pair):
-    first, second = each(pair, "damage")
+    first, second = found_by(pair, "damage")
     assert first == second
     for file, (said, step) in ((name, first[name]) for name in ("__1_0.distcp", "state.pt")):
         assert len(said) == 1
@@ -201,14 +192,14 @@ def test_a_missing_part_is_damage(pair, tmp_path):
 
 
 def test_a_disk_that_is_full_for_one_process_fails_all_and_leaves_the_older_checkpoint(pair):
-    for number, visible, after in each(pair, "full"):
+    for number, visible, after in found_by(pair, "full"):
         assert number == 27  # EFBIG, here for a limit of the process; ENOSPC takes the same way
         assert visible == ["step-000001"]
         assert after == ["step-000001", "step-000002"]  # no draft is left
 
 
 def test_checkpoints_of_another_run_are_refused(pair, tmp_path):
-    for said in each(pair, "other"):
+    for said in found_by(pair, "other"):
         assert said.startswith("the checkpoint belongs to another run: ppo.lr differ")
     shutil.copytree(pair / "left" / "checkpoints", tmp_path / "checkpoints")
     alone = trainer_in(tmp_path, sharding="none")

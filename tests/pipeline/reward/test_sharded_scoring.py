@@ -13,7 +13,7 @@ from pipeline.ppo.network.distributed import Processes, local_tensor
 from pipeline.reward import scoring
 from pipeline.reward.network import from_language_model
 from pipeline.reward.scoring import RewardModel
-from tests.helpers.processes import run_processes
+from tests.helpers.processes import found_by, run_processes
 from tests.helpers.stage_inputs import tiny_models_and_reward
 
 TEXTS = [["yes", "a much longer answer than the others", "no"], ["one"]]
@@ -78,7 +78,7 @@ def test_shards_score_as_whole_reward_models(pair: Path, kind: str):
     expected, _, _ = scored(pair / "reward", None, **settings)
     assert len({score for scores in expected for member in scores for score in member}) == 12
     for rank in (0, 1):
-        (found,), held, whole = torch.load(pair / f"{kind}-{rank}", weights_only=False)
+        (found,), held, whole = found_by(pair, kind)[rank]
         for ours, theirs in zip(found, expected[rank], strict=True):
             # Gathered weights lie elsewhere in memory, so fp32 sums may differ in the last digit.
             assert ours == pytest.approx(theirs, rel=1e-6, abs=1e-6)

@@ -1,7 +1,5 @@
 """Two processes make the steps that one would make."""
 
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -12,7 +10,7 @@ from pipeline.ppo.network import token_stats
 from pipeline.ppo.network.distributed import Processes, full_tensor
 from pipeline.ppo.network.model import weights_hash
 from tests.helpers.ppo_helpers import PROMPTS, tiny_model, tiny_trainer, untimed
-from tests.helpers.processes import run_processes
+from tests.helpers.processes import found_by, two_processes
 
 SETTINGS = {"updates": 2, "kl_control": "adaptive", "score_scaling": "running", "lr": 1e-3}
 
@@ -140,22 +138,13 @@ def refusal(rows):
     return str(refused.value)
 
 
-@pytest.fixture(scope="module")
-def pair(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where two processes have left what each found in every case, for as far as they came."""
-    folder = tmp_path_factory.mktemp("pair")
-    run_processes(CHILD, folder)
-    return folder
-
-
-def both(pair: Path, name: str) -> list[Any]:
-    return [torch.load(pair / f"{name}-{rank}", weights_only=False) for rank in (0, 1)]
+pair = two_processes(CHILD)
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_two_processes_equal_one(pair, name):
     alone = watched(SETTINGS | CASES[name] | {"sharding": "none", "chunk": None})
-    first, second = both(pair, name)
+    first, second = found_by(pair, name)
     for step, (ours, theirs) in enumerate(zip(first[0], alone[0], strict=True)):
         for a, b in zip(ours, theirs, strict=True):
             assert (a is None) == (b is None)
@@ -172,7 +161,7 @@ def test_two_processes_equal_one(pair, name):
 
 @pytest.mark.parametrize("name", RESUMED)
 def test_two_processes_resume_and_save(pair, name):
-    for uninterrupted, resumed in both(pair, name):
+    for uninterrupted, resumed in found_by(pair, name):
         assert uninterrupted == resumed
     saved = LlamaForCausalLM.from_pretrained(pair / f"{name}-run" / "policy")
     assert weights_hash(saved) != weights_hash(tiny_model())
@@ -185,7 +174,7 @@ def test_shards_need_several_processes():
 
 @pytest.mark.parametrize("name", TOO_FEW)
 def test_fewer_rows_than_processes_are_refused_on_every_one(pair, name):
-    first, second = both(pair, f"few-{name}")
+    first, second = found_by(pair, f"few-{name}")
     assert first == second
     assert first.startswith(f"ppo.{name}=1 leaves some of the 2 processes without a row; raise")
 

@@ -1,6 +1,5 @@
 """Models that FSDP2 divides among two processes: precision, loading, and what each one holds."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,7 +17,7 @@ from pipeline.ppo.batch import Batch
 from pipeline.ppo.network import token_stats
 from pipeline.ppo.network.distributed import full_tensor, gathered
 from tests.helpers.ppo_helpers import tiny_model, tiny_trainer, untimed
-from tests.helpers.processes import run_processes
+from tests.helpers.processes import found_by, two_processes
 
 BF16 = {
     "plain": {},
@@ -47,16 +46,7 @@ torch.save(refused(rank), folder / f"refused-{rank}")
 """
 
 
-@pytest.fixture(scope="module")
-def pair(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where two processes have left what each found, for as far as they came."""
-    folder = tmp_path_factory.mktemp("pair")
-    run_processes(CHILD, folder)
-    return folder
-
-
-def both(pair: Path, name: str) -> list[Any]:
-    return [torch.load(pair / f"{name}-{rank}", weights_only=False) for rank in (0, 1)]
+pair = two_processes(CHILD)
 
 
 def model_between_bf16_numbers(**config: Any) -> Any:
@@ -235,7 +225,7 @@ def refused(rank: int) -> str:
 @pytest.mark.parametrize("name", BF16)
 def test_bf16_shards_give_the_results_of_weights_rounded_to_bf16(pair, name):
     """To the bit, which a value head or a sum of layers in bf16 would not."""
-    for found in both(pair, f"bf16-{name}"):
+    for found in found_by(pair, f"bf16-{name}"):
         sharded, whole = found["sharded"], found["whole"]
         for ours, theirs in zip(sharded["stats"], whole["stats"], strict=True):
             assert (ours is None) == (theirs is None)
@@ -245,7 +235,7 @@ def test_bf16_shards_give_the_results_of_weights_rounded_to_bf16(pair, name):
 
 @pytest.mark.parametrize("name", BF16)
 def test_bf16_gradients_are_rounded_at_most_once_more_and_summed_in_fp32(pair, name):
-    first, second = both(pair, f"bf16-{name}")
+    first, second = found_by(pair, f"bf16-{name}")
     for weight, ours in first["sharded"]["gradients"].items():
         parts = [found["whole"]["gradients"][weight] for found in (first, second)]
         apart = (ours - sum(parts)).abs()
@@ -259,7 +249,7 @@ def test_bf16_gradients_are_rounded_at_most_once_more_and_summed_in_fp32(pair, n
 
 
 def test_only_gathered_weights_are_bf16(pair):
-    for found in both(pair, "bf16-plain"):
+    for found in found_by(pair, "bf16-plain"):
         assert found["precisions"] == {
             "held": {torch.float32},
             "gradients": {torch.float32},
@@ -270,7 +260,7 @@ def test_only_gathered_weights_are_bf16(pair):
 
 def test_the_first_update_in_bf16_is_that_of_one_process(pair):
     alone, _ = first_update("none")
-    for metrics, states in both(pair, "update"):
+    for metrics, states in found_by(pair, "update"):
         assert metrics["kl/reference"] == 0
         assert metrics["policy/first_ratio_error"] == alone["policy/first_ratio_error"] == 0
         assert states == {torch.float32}
@@ -282,7 +272,7 @@ def test_the_first_update_in_bf16_is_that_of_one_process(pair):
 
 @pytest.mark.parametrize("name", EMPTY)
 def test_only_the_first_process_needs_the_weights(pair, name):
-    for whole, empty in both(pair, f"empty-{name}"):
+    for whole, empty in found_by(pair, f"empty-{name}"):
         assert whole[0] == empty[0]
         assert whole[1].keys() == empty[1].keys()
         for weight, value in whole[1].items():
@@ -290,6 +280,6 @@ def test_only_the_first_process_needs_the_weights(pair, name):
 
 
 def test_what_the_first_process_refuses_is_refused_in_all(pair):
-    first, second = both(pair, "refused")
+    first, second = found_by(pair, "refused")
     assert first == second
     assert first.startswith("ppo.packing='on', but the policy gives different results")
