@@ -15,7 +15,7 @@ from pathlib import Path
 
 import torch
 
-from pipeline.reward.data import Split
+from pipeline.reward.data import Split, both_texts
 from pipeline.reward.members import train_members
 from pipeline.reward.quality.calibration import CalibratedFigures, calibrate
 from pipeline.reward.scoring import RewardModel
@@ -64,6 +64,7 @@ def train_audit_model(
     shutil.rmtree(training.checkpoints, ignore_errors=True)
     model, _ = train_members(training, split.unseen)
     model.network.annotators = None
+    model.remember(both_texts(split.learned))
     measured = [pair for pair in split.learned if pair.random_stream]
     figures, _ = calibrate(model, measured, scale=training.config.calibrate)
     return model, AuditFigures(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -137,6 +137,13 @@ def read_pairs(path: Path, chat: ChatTokenizer, limits: LengthLimits) -> list[Ju
     longest = [max(len(pair.first_ids), len(pair.second_ids)) for pair in pairs]
     names = [f"judgment {pair.judgment} of prompt {pair.prompt}" for pair in pairs]
     return [pairs[i] for i in limits.fitting(longest, names, what="judged pairs")]
+
+
+def both_texts(pairs: Iterable[JudgedPair]) -> Iterator[list[int]]:
+    """The token ids of each pair's first and second text."""
+    for pair in pairs:
+        yield pair.first_ids
+        yield pair.second_ids
 
 
 def judged_by(inputs: Path) -> dict[str, dict[str, int]]:

@@ -14,6 +14,7 @@ trunk, because they would add the noise of the bootstrap samples to the reward.
 
 from __future__ import annotations
 
+import sys
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
@@ -30,9 +31,10 @@ from pipeline.models.hub import (
     require_model,
     require_reward_model,
 )
-from pipeline.models.loading import meta_only
+from pipeline.models.loading import context_length, meta_only
 from pipeline.models.text import ChatTokenizer
 from pipeline.ppo.network.model import without_dropout
+from pipeline.ppo.network.packing import can_pack, last_states_of_pairs
 from pipeline.reward.annotators import AnnotatorEffects
 from pipeline.reward.likelihood import Likelihood
 from pipeline.reward.likelihood_parameters import Ties
@@ -66,6 +68,8 @@ class RewardHead:
         self.heads = nn.Linear(width, members, bias=True) if members > 1 else None
         self.ties = Ties()
         self.annotators: AnnotatorEffects | None = None
+        self.packs = False
+        """Whether a training pass packs its texts, which are N first and N second ones of pairs."""
 
     @property
     def members(self) -> int:
@@ -108,7 +112,12 @@ class RewardHead:
 
         `annotators` (M,) are the indices of annotators whose slopes and biases are returned.
         """
-        read = self.states(input_ids, attention_mask)
+        packs = self.training and self.packs  # type: ignore[attr-defined]
+        read = (
+            last_states_of_pairs(self.base_model, input_ids, attention_mask)  # type: ignore[attr-defined]
+            if packs
+            else self.states(input_ids, attention_mask)
+        )
         output = RewardOutput(ties=self.ties.packed())
         if self.training and self.heads is not None:  # type: ignore[attr-defined]
             output.logits = _linear(self.score, read)
@@ -170,6 +179,15 @@ def _linear(head: nn.Linear, states: Tensor) -> Tensor:
     """Apply a head in fp32, whatever the trunk's precision."""
     with torch.autocast(states.device.type, enabled=False):
         return nn.functional.linear(states.float(), head.weight.float(), head.bias.float())
+
+
+def reads_packed(network: Any, device: torch.device) -> bool:
+    """Whether several texts in one row give the network's states of each text alone, on a CPU."""
+    return device.type == "cpu" and can_pack(
+        network.base_model,
+        longest=context_length(network) or sys.maxsize,
+        output="last_hidden_state",
+    )
 
 
 @cache

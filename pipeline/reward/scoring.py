@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -20,9 +20,9 @@ from pipeline.ppo.network.distributed import Processes, gathered, is_sharded, sh
 from pipeline.ppo.network.lora import round_frozen_weights
 from pipeline.ppo.network.model import autocast, resolve_precision
 from pipeline.ppo.network.offload import Offloaded
-from pipeline.ppo.network.packing import can_pack, last_states
+from pipeline.ppo.network.packing import last_states
 from pipeline.reward.data import JudgedPair
-from pipeline.reward.network import load_network
+from pipeline.reward.network import load_network, reads_packed
 
 _log = logging.getLogger(__name__)
 _TOKENS_AT_ONCE = 16_384
@@ -55,22 +55,17 @@ class RewardModel:
         self.chat = chat
         self.device = torch.device(device)
         self._offloaded = Offloaded([], self.device)
+        self._rows: dict[tuple[int, ...], int] = {}
+        self._remembered: list[Tensor] = []
         self._precision = resolve_precision("auto", self.device)
         if processes is None:
             self.networks = [each.to(self.device) for each in self.networks]
-            self._packs = self._can_pack()
+            self._packs = reads_packed(self.network, self.device)
         else:
             # Before sharding, because one shard of a network cannot run alone.
-            self._packs = processes.first(self._can_pack)
+            self._packs = processes.first(lambda: reads_packed(self.network, self.device))
             for each in self.networks:
                 shard(each, self._precision, self.device, exact=each.exact_parts())
-
-    def _can_pack(self) -> bool:
-        return self.device.type == "cpu" and can_pack(
-            self.network.base_model,
-            longest=context_length(self.network) or sys.maxsize,
-            output="last_hidden_state",
-        )
 
     @classmethod
     def load(
@@ -155,10 +150,14 @@ class RewardModel:
     def rewards(self, texts: Sequence[Sequence[int]]) -> list[list[float]]:
         """(K, B) rewards of texts of token ids; ValueError if one is not finite."""
         found = []
+        known = self._rows.keys() >= {tuple(text) for text in texts} if self._rows else False
         with torch.no_grad(), self._offloaded.on_device():
-            for network in self.networks:
+            for number, network in enumerate(self.networks):
                 with gathered(network):
-                    given = network.rewards(self._states(network, texts))
+                    states = (
+                        self._recalled(number, texts) if known else self._states(network, texts)
+                    )
+                    given = network.rewards(states)
                 if not bool(given.isfinite().all()):
                     raise ValueError(
                         "the reward model's rewards are not finite: its training diverged; lower "
@@ -166,6 +165,21 @@ class RewardModel:
                     )
                 found += given.T.tolist()
         return found
+
+    def remember(self, texts: Iterable[Sequence[int]]) -> None:
+        """Read these texts now, so that all later rewards of them need no pass.
+
+        Heads may still be shifted and rescaled, but the trunks must not be trained any more.  Keeps
+        `hidden` fp32 numbers per text and network in host memory.
+        """
+        unique = list(dict.fromkeys(tuple(text) for text in texts))
+        self._remembered = [self._states(network, unique).cpu() for network in self.networks]
+        self._rows = {text: row for row, text in enumerate(unique)}
+
+    def _recalled(self, number: int, texts: Sequence[Sequence[int]]) -> Tensor:
+        """(B, hidden) of remembered texts in a network."""
+        rows = [self._rows[tuple(text)] for text in texts]
+        return self._remembered[number][rows].to(self.device)
 
     def states(self, conversations: Sequence[Messages], completions: Sequence[str]) -> Tensor:
         """(B, hidden) in fp32: the last states of the completions in the first network."""

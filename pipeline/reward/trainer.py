@@ -20,7 +20,7 @@ from transformers import TrainerCallback
 
 from pipeline.config.reward import RewardConfig
 from pipeline.models.devices import pick_device
-from pipeline.models.hf_trainer import ReportCallback, train, trainer_arguments
+from pipeline.models.hf_trainer import ReportCallback, is_large, train, trainer_arguments
 from pipeline.models.text import ChatTokenizer
 from pipeline.reward.annotators import AnnotatorEffects, effective
 from pipeline.reward.data import (
@@ -32,6 +32,7 @@ from pipeline.reward.data import (
 )
 from pipeline.reward.gold import GoldJudgment, gold_prior
 from pipeline.reward.likelihood import Likelihood, TieValues
+from pipeline.reward.network import reads_packed
 from pipeline.reward.quality.reliability import losses_to_annotators
 from pipeline.reward.scoring import RewardModel
 from pipeline.reward.stopping import EarlyStop, EarlyStopping
@@ -306,7 +307,10 @@ def train_network(
 def _prepare(
     network: Any, config: RewardConfig, pairs: Sequence[JudgedPair], training: Training
 ) -> list[dict[str, Any]]:
-    """Set the network's likelihood, initial ties and annotators; return the rows to train on."""
+    """Set up the network's passes, likelihood, initial ties and annotators; return the rows to
+    train on."""
+    # Gradient checkpointing repeats a pass outside of its packing.
+    network.packs = not is_large(network) and reads_packed(network, training.device)
     likelihood = network.likelihood = likelihood_of(config)
     rows = training_rows(
         pairs, likelihood.tie_model, heads=network.members, seed=training.bootstrap_seed

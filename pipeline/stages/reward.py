@@ -29,6 +29,7 @@ from pipeline.reward.data import (
     JudgedPair,
     Split,
     annotator_ids,
+    both_texts,
     job_pairs,
     judged_by,
     notes_on_kinds,
@@ -62,7 +63,8 @@ def run(job: Job, report: Report, directory: RunDirectory) -> RewardSummary:
     gold = read_gold(directory.inputs)
     training = replace(Training.of_job(job, chat, directory.checkpoint, report), gold=gold)
     model, stop = fit(training, split, kinds)
-    _progress(job, report, SHARE, f"measuring on {len(split.measured)} held-out judgments")
+    _progress(job, report, SHARE, "scoring every judged response")
+    model.remember(both_texts(pairs))
     others = [pair for pair in split.audit_set if pair.random_stream]
     figures, scale = calibrate(model, split.measured, others, scale=config.calibrate)
     learns_annotators = model.network.annotators is not None
@@ -82,7 +84,7 @@ def run(job: Job, report: Report, directory: RunDirectory) -> RewardSummary:
         centering = center(model, *responses)
         if audit:
             center(audit, *responses)
-    _progress(job, report, 0.95, "scoring every judged response")
+    _progress(job, report, 0.95, f"measuring on {len(split.measured)} held-out judgments")
     spread = _spread(model, judged)
     quality = measure_quality(
         model, split.held_out, judged, directory.outputs, scale=scale, log_loss=figures.log_loss,

@@ -33,10 +33,11 @@ class CannotPack(ValueError):
 
 
 class _Texts:
-    """The texts of a packed row."""
+    """The texts of a packed row; `begun` as in `packed`."""
 
-    def __init__(self, lengths: list[int]) -> None:
+    def __init__(self, lengths: list[int], begun: Sequence[int] = ()) -> None:
         self.lengths = lengths
+        self.begun = begun or [0] * len(lengths)
         self._bounds: Tensor | None = None
 
     def bounds(self, device: torch.device) -> Tensor:
@@ -63,9 +64,10 @@ def _attend_within_texts(
     """Causal attention of (1, heads, ΣL, width) within each text, as (1, ΣL, heads, width)."""
     if attention_mask is not None or dropout or _unsupported(extra):
         raise CannotPack(f"packing does not support {_unsupported(extra) or 'a mask'}")
-    has_kernel = query.is_cuda and query.dtype == torch.bfloat16
+    texts = _texts.get()
+    has_kernel = query.is_cuda and query.dtype == torch.bfloat16 and not any(texts.begun)
     attend = attend_in_one_kernel if has_kernel else attend_one_by_one
-    return attend(query, key, value, _texts.get(), scaling), None
+    return attend(query, key, value, texts, scaling), None
 
 
 def attend_one_by_one(
@@ -76,11 +78,26 @@ def attend_one_by_one(
     # On a CPU, attention in bf16 is several times slower than in fp32.
     with torch.autocast(query.device.type, enabled=False):
         split = (x.float().split(texts.lengths, dim=2) for x in (query, key, value))
-        found = [
-            scaled_dot_product_attention(*part, is_causal=True, scale=scale, enable_gqa=grouped)
-            for part in zip(*split, strict=True)
-        ]
+        found, before = [], None
+        for (q, k, v), begun in zip(zip(*split, strict=True), texts.begun, strict=True):
+            own: dict[str, Any] = {"is_causal": True}
+            if begun and before:
+                k, v = (
+                    torch.cat([b[:, :, :begun], x], 2) for b, x in zip(before, (k, v), strict=True)
+                )
+                own = {"attn_mask": _causal_after(begun, q)}
+            else:
+                before = (k, v)
+            found.append(
+                scaled_dot_product_attention(q, k, v, **own, scale=scale, enable_gqa=grouped)
+            )
     return torch.cat(found, dim=2).transpose(1, 2).to(query.dtype)
+
+
+def _causal_after(begun: int, query: Tensor) -> Tensor:
+    """(L, begun + L): query i sees the `begun` keys and the own ones up to i."""
+    own = query.shape[2]
+    return torch.ones(own, begun + own, dtype=torch.bool, device=query.device).tril(begun)
 
 
 def attend_in_one_kernel(
@@ -114,11 +131,17 @@ AttentionInterface.register(_NAME, _attend_within_texts)
 
 
 @contextmanager
-def packed(models: Sequence[nn.Module], lengths: list[int]) -> Iterator[None]:
-    """Make these models treat their input as one row that packs texts of these lengths."""
+def packed(
+    models: Sequence[nn.Module], lengths: list[int], begun: Sequence[int] = ()
+) -> Iterator[None]:
+    """Make these models treat their input as one row that packs texts of these lengths.
+
+    A text with `begun` > 0 continues the first `begun` tokens of the last text that has 0.  The row
+    and its lengths contain only the rest of it.
+    """
     configs: list[Any] = [model.config.get_text_config() for model in models]  # type: ignore[operator]
     before = [config._attn_implementation for config in configs]
-    token = _texts.set(_Texts(lengths))
+    token = _texts.set(_Texts(lengths, begun))
     try:
         for config in configs:
             config._attn_implementation = _NAME
@@ -165,11 +188,12 @@ def can_pack(model: Any, *, longest: int, output: str = "logits", precision: str
     return torch.allclose(together, exact, rtol=1e-3, atol=1e-4 + 2 * float(noise))
 
 
-def _read_packed(model: Any, texts: Sequence[Tensor]) -> Any:
-    """The output for (1, L) texts in one row."""
+def _read_packed(model: Any, texts: Sequence[Tensor], begun: Sequence[int] = ()) -> Any:
+    """The output for (1, L) texts in one row; `begun` as in `packed`."""
     lengths, device = [text.shape[1] for text in texts], texts[0].device
-    places = torch.cat([torch.arange(length, device=device) for length in lengths])[None]
-    with packed([model], lengths):
+    spans = zip(begun or [0] * len(texts), lengths, strict=True)
+    places = torch.cat([torch.arange(b, b + length, device=device) for b, length in spans])[None]
+    with packed([model], lengths, begun):
         return model(input_ids=torch.cat(list(texts), 1), position_ids=places, use_cache=False)
 
 
@@ -215,3 +239,25 @@ def last_states(trunk: Any, texts: Sequence[Sequence[int]]) -> Tensor:
     rows = [torch.tensor([text], device=device) for text in texts]
     ends = torch.tensor([len(text) for text in texts], device=device).cumsum(0)
     return _read_packed(trunk, rows).last_hidden_state[0, ends - 1]
+
+
+def last_states_of_pairs(trunk: Any, ids: Tensor, mask: Tensor) -> Tensor:
+    """(2N, hidden): a trunk's last hidden state of N first and N second texts.
+
+    `ids` and `mask` (2N, L) are right-padded: first texts, then second ones.  All are packed in one
+    pass, and the tokens with which both texts of a pair begin, as their prompt, are read once (Wang
+    and Hegde 2024, *Accelerating Direct Preference Optimization with Prefix Sharing*).
+    """
+    rows = [text[: int(length)][None] for text, length in zip(ids, mask.sum(1), strict=True)]
+    first, second = rows[: len(rows) // 2], rows[len(rows) // 2 :]
+    begun = [_common_beginning(a, b) for a, b in zip(first, second, strict=True)]
+    texts = [part for a, b, n in zip(first, second, begun, strict=True) for part in (a, b[:, n:])]
+    ends = torch.tensor([text.shape[1] for text in texts], device=ids.device).cumsum(0) - 1
+    hidden = _read_packed(trunk, texts, [n for each in begun for n in (0, each)]).last_hidden_state
+    return hidden[0, torch.cat([ends[::2], ends[1::2]])]
+
+
+def _common_beginning(first: Tensor, second: Tensor) -> int:
+    """The number of tokens with which two (1, L) texts begin alike, without the last of `second`."""
+    most = min(first.shape[1], second.shape[1] - 1)
+    return int((first[:, :most] == second[:, :most]).cumprod(1).sum())

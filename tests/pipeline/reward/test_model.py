@@ -15,7 +15,9 @@ from transformers import AutoModelForSequenceClassification
 
 from pipeline.config.reward import RewardConfig
 from pipeline.models.hub import ModelUnavailable
+from pipeline.models.padding import pad_right
 from pipeline.models.text import ChatTokenizer, LengthLimits, TooLong
+from pipeline.ppo.network.packing import last_states_of_pairs
 from pipeline.reward.data import (
     JudgedPair,
     PairCollator,
@@ -369,7 +371,7 @@ def test_packed_texts_get_the_rewards_of_padded_ones(tmp_path: Path, monkeypatch
     torch.nn.init.normal_(network.score.weight)
     texts = [chat.chat("Hi", "word " * count).ids for count in (1, 9, 3, 30)]
     packed = RewardModel(network, chat, CPU).score(texts)
-    monkeypatch.setattr("pipeline.reward.scoring.can_pack", lambda *_, **__: False)
+    monkeypatch.setattr("pipeline.reward.scoring.reads_packed", lambda *_: False)
     padded = RewardModel(network, chat, CPU)
     shapes: list[torch.Size] = []
     network.base_model.register_forward_pre_hook(
@@ -378,6 +380,64 @@ def test_packed_texts_get_the_rewards_of_padded_ones(tmp_path: Path, monkeypatch
     assert padded.score(texts) == pytest.approx(packed, abs=1e-5)
     assert shapes == [(4, max(map(len, texts)))]
     assert max(packed) - min(packed) > 0.01
+
+
+def test_a_packed_training_pass_gives_the_rewards_and_gradients_of_padded_texts(
+    models: dict[str, str],
+):
+    """Also where a text begins with the whole other one, and where both are equal."""
+    chat = ChatTokenizer.load(models["reference"])
+    network = from_language_model(models["reference"], chat).train()
+    torch.manual_seed(0)
+    torch.nn.init.normal_(network.score.weight)
+    first = [[5, 6, 7, 8, 9, 10], [5, 6, 7, 8], [9, 9, 4], [3, 7]]
+    second = [[5, 6, 11, 12], [5, 6, 7, 8, 9], [9, 9, 4], [8, 8, 8, 8]]
+    batch = pad_right([*first, *second], chat.pad_id)
+
+    def learned(*, packs: bool) -> list[torch.Tensor]:
+        network.packs = packs
+        network.zero_grad()
+        rewards = network(**batch).logits.squeeze(1)
+        (rewards * torch.arange(1.0, 9)).sum().backward()
+        known = [p.grad.clone() for p in network.parameters() if p.grad is not None]
+        return [rewards.detach(), *known]
+
+    for packed, padded in zip(learned(packs=True), learned(packs=False), strict=True):
+        torch.testing.assert_close(packed, padded, rtol=1e-4, atol=1e-4)
+
+
+def test_a_packed_training_pass_reads_the_beginning_that_two_texts_share_once(
+    models: dict[str, str],
+):
+    network = from_language_model(models["reference"], ChatTokenizer.load(models["reference"]))
+    read: list[int] = []
+    network.base_model.register_forward_pre_hook(
+        lambda _, __, named: read.append(named["input_ids"].numel()), with_kwargs=True
+    )
+    batch = pad_right([[5, 6, 7, 8], [4, 4], [5, 6, 9], [3, 3, 3]], 0)
+    last_states_of_pairs(network.base_model, batch["input_ids"], batch["attention_mask"])
+    assert read == [4 + 1 + 2 + 3]
+
+
+def test_remembered_texts_are_scored_without_a_pass_also_when_heads_changed(
+    models: dict[str, str], monkeypatch: pytest.MonkeyPatch
+):
+    chat = ChatTokenizer.load(models["reference"])
+    networks = [from_language_model(models["reference"], chat) for _ in range(2)]
+    for number, network in enumerate(networks):
+        torch.manual_seed(number)
+        torch.nn.init.normal_(network.score.weight)
+    model = RewardModel(networks[0], chat, CPU, peers=networks[1:])
+    texts = [[5, 6, 7], [8, 9], [5, 6, 7], [4, 4, 4, 4]]
+    before = model.rewards(texts)
+    model.remember(texts)
+    model.rescale(2.0)
+    model.shift([1.0, 3.0])
+    monkeypatch.setattr(model, "_pass", lambda *_: pytest.fail("a pass"))
+    for k, by in enumerate((1.0, 3.0)):
+        assert model.rewards(texts[1:])[k] == pytest.approx([2 * r + by for r in before[k][1:]])
+    with pytest.raises(pytest.fail.Exception, match="a pass"):
+        model.rewards([*texts, [7]])
 
 
 @pytest.mark.parametrize("name", DROPPING)
