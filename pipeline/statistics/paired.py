@@ -83,14 +83,17 @@ def subset_shift(
     )  # fmt: skip
 
 
-def chance_interval(shifts: Sequence[float]) -> tuple[float, float] | None:
+def chance_interval(shifts: Sequence[float], *, least: float = 0.0) -> tuple[float, float] | None:
     """The 95% prediction interval of a further value, from `shifts` that only chance makes.
 
     mean ± t · s · √(1 + 1/n), with Student's t at n − 1 degrees of freedom; None for fewer than two.
+    The standard deviation s is at least `least`: shifts of an accuracy are multiples of one judgment,
+    and a few that happen to be equal would leave no room for another.
     """
     if len(shifts) < 2:
         return None
-    half = student_t(len(shifts)) * stdev(shifts) * math.sqrt(1 + 1 / len(shifts))
+    spread = max(stdev(shifts), least)
+    half = student_t(len(shifts)) * spread * math.sqrt(1 + 1 / len(shifts))
     return fmean(shifts) - half, fmean(shifts) + half
 
 

@@ -9,7 +9,6 @@ from typing import Any
 from pipeline.statistics.paired import Shift
 from pipeline.studies.retrain.report import (
     SFT,
-    Chance,
     Count,
     Figure,
     GateShift,
@@ -67,15 +66,21 @@ def beside_chance(figure: Figure) -> str:
             "show how much that is."
         )
     chance = figure.chance
-    shifts = f"As many random judgments left out shift it by {_range(chance)}"
-    if chance.beyond is None or chance.low is None or chance.high is None:
-        return f"{shifts}; one control gives no limit."
-    limit = f"95% limit {_points(chance.low)} to {_points(chance.high)}"
+    if chance.low is None or chance.high is None:
+        return (
+            "As many random judgments left out shift it by "
+            f"{_points(chance.controls[0])} points; one control gives no limit."
+        )
+    shifts = (
+        "As many random judgments left out shift it by "
+        f"{_points(min(chance.controls))} to {_points(max(chance.controls))} points "
+        f"({len(chance.controls)} controls, 95% limit {_points(chance.low)} to {_points(chance.high)})"
+    )
     if not chance.beyond:
-        return f"{shifts} ({limit}): the shift is within chance."
+        return f"{shifts}: the shift is within chance."
     if not figure.clear:
-        return f"{shifts} ({limit}): the shift is beyond chance in training, but its interval includes 0."
-    return f"{shifts} ({limit}): the shift is beyond chance."
+        return f"{shifts}: the shift is beyond the chance of training, but its interval includes 0."
+    return f"{shifts}: the shift is beyond chance."
 
 
 def _about_order(report: RetrainReport) -> Iterator[str]:
@@ -152,13 +157,6 @@ def _points(share: float) -> str:
 def signed(value: float, digits: int) -> str:
     """A number with its sign, and a true minus."""
     return f"{value:+z.{digits}f}".replace("-", "−")
-
-
-def _range(chance: Chance) -> str:
-    low, high = min(chance.controls), max(chance.controls)
-    if len(chance.controls) == 1:
-        return f"{_points(low)} points (one control)"
-    return f"{_points(low)} to {_points(high)} points ({len(chance.controls)} controls)"
 
 
 def _percent(share: float) -> str:

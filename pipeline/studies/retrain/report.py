@@ -257,19 +257,23 @@ def held_out_shift(
     scored = decided if tie_model == "drop" else chosen
 
     def figure(
-        judgments: Sequence[str], value: Callable[[Row], float], shift: Callable[..., Shift]
+        judgments: Sequence[str],
+        value: Callable[[Row], float],
+        shift: Callable[..., Shift],
+        step: float = 0.0,
     ) -> Figure | None:
         if not judgments:
             return None
         prompts = [original[each]["prompt"] for each in judgments]
         values = [np.array([value(rows[each]) for each in judgments]) for rows in predicted]
-        return _beside_chance(values, lambda one, two: shift(one, two, prompts))
+        least = step / len(judgments)
+        return _beside_chance(values, lambda one, two: shift(one, two, prompts), least=least)
 
     return HeldOutShift(
         group=group,
         judgments=len(chosen),
         preferences=len(decided),
-        accuracy=figure(decided, _right, share_shift),
+        accuracy=figure(decided, _right, share_shift, step=1.0),
         log_loss=figure(scored, lambda row: log_loss(row, tie_model), mean_shift),
     )
 
@@ -290,7 +294,10 @@ def log_loss(row: Row, tie_model: str) -> float:
 
 
 def _beside_chance(
-    values: Sequence[np.ndarray], shift: Callable[[np.ndarray, np.ndarray], Shift]
+    values: Sequence[np.ndarray],
+    shift: Callable[[np.ndarray, np.ndarray], Shift],
+    *,
+    least: float = 0.0,
 ) -> Figure:
     """The shift from the first to the second of `values`, beside the shifts to the controls'."""
     before, after, *others = values
@@ -298,7 +305,7 @@ def _beside_chance(
     if not others:
         return Figure(**vars(found))
     shifts = tuple(float((each - before).mean()) for each in others)
-    limits = chance_interval(shifts)
+    limits = chance_interval(shifts, least=least)
     low, high = limits or (None, None)
     beyond = None if limits is None else not limits[0] <= found.shift <= limits[1]
     return Figure(**vars(found), chance=Chance(controls=shifts, low=low, high=high, beyond=beyond))
