@@ -191,7 +191,8 @@ class Studies:
                     "This study uses a function given with --gold. Continue it with the same "
                     "command in a terminal."
                 )
-            if (reason := self.offer().reason) is not None:
+            reason = self._refused() if study.kind == "retrain" else self.offer().reason
+            if reason is not None:
                 raise Conflict(reason)
             found = self._spawn(folder, spec)
             audit.note(self._db, "study.continued", id)

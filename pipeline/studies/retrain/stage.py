@@ -127,7 +127,7 @@ def _same_epochs(training: Training, split: Split, kept: Split, inputs: Path) ->
         f"({config.stopping_judgments} needed), so it is trained for {stopped:.2g} epochs, as the "
         "original was",
     )
-    return replace(config, epochs=stopped)
+    return replace(config, epochs=stopped, early_stopping=False)
 
 
 def _score(model: RewardModel, directory: RunDirectory, name: str) -> None:
