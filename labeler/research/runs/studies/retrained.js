@@ -108,7 +108,7 @@ const retrained = (() => {
 
   // Tables; `table` is that of studies.js.
   function heldOutTable(report, table) {
-    const right = "ks-right", head = [["Held-out judgments", "ks-left"], ["Judgments", right], ["Accuracy", right], ["Log-loss", right], ["Shift of log-loss", right], ["By chance", right]];
+    const right = "ks-right", head = [["Judgments", "ks-left"], ["Number", right], ["Accuracy", right], ["Log-loss", right], ["Shift of log-loss", right], ["By chance", right]];
     return table(head, report.held_out.map((each) => [
       GROUPS[each.group], String(each.judgments), ...(each.accuracy ? [`${percent(each.accuracy.before)} → ${percent(each.accuracy.after)}`] : [null]),
       ...(each.log_loss ? [`${decimal(each.log_loss.before)} → ${decimal(each.log_loss.after)}`, interval(each.log_loss, (value) => signed(value, 3)), byChance(each.log_loss, (value) => signed(value, 3))] : [null, null, null]),

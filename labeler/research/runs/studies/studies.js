@@ -405,7 +405,7 @@ async function show() {
   for (const radio of form.elements.kind) radio.disabled = Boolean(refusal(radio.value));
   [...form.elements.kind].find((radio) => !radio.disabled).checked = true;
   if (offer.retrain) retrained.fill(form, offer.retrain, span);
-  form.elements.kl_weight.value = [...new Set([0, offer.kl_weight / 2, offer.kl_weight, offer.kl_weight * 2, offer.kl_weight * 4])].map((each) => +each.toPrecision(3)).join(", ");
+  if (offer.run) form.elements.kl_weight.value = [...new Set([0, offer.kl_weight / 2, offer.kl_weight, offer.kl_weight * 2, offer.kl_weight * 4])].map((each) => +each.toPrecision(3)).join(", ");
   const methods = drawer.querySelector(".st-methods");
   methods.replaceChildren(make("legend", "", "Methods"), ...offer.methods.map((each) => {
     const label = make("label"), pick = Object.assign(make("input"), { type: "checkbox", value: each, defaultChecked: !EXTRA.has(each), disabled: each === "sft" });
