@@ -4,8 +4,10 @@ loop, and what is refused."""
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -164,6 +166,17 @@ def test_criteria_combine(db: Database, rule: dict[str, Any], kept: list[int]):
     facts = read_facts(planned(db, "rule-" + "-".join(rule), **rule).inputs / FACTS)
     remaining = [fact.judgment for fact in facts if fact.part and not fact.left_out]
     assert remaining == [f"j-{n:03}" for n in kept]
+
+
+def test_a_date_is_in_utc_wherever_the_studio_runs(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("TZ", "Asia/Tokyo")
+    time.tzset()
+    try:
+        assert read_rule(before="2026-03-02").before == datetime(2026, 3, 2, tzinfo=UTC)
+        assert read_rule(before="2026-03-02T01:00+01:00").before == datetime(2026, 3, 2, tzinfo=UTC)
+    finally:
+        monkeypatch.undo()
+        time.tzset()
 
 
 @pytest.mark.parametrize(
