@@ -16,7 +16,7 @@ from pipeline.studies.retrain.report import (
     RetrainReport,
 )
 
-GROUPS = {"remaining": "that remain", "all": "of all judgments", "left_out": "that are left out"}
+GROUPS = {"remaining": "that remain", "all": "all", "left_out": "that are left out"}
 USES = {
     "learned": "learned from",
     "set_aside": "set aside (early stopping, audit model)",
@@ -28,7 +28,9 @@ def criteria(plan: dict[str, Any] | Any) -> list[str]:
     """What the rule leaves out, as phrases."""
     found = [f"judgments by {name}" for name in plan["without"]]
     if plan["only"]:
-        found.append(f"judgments that are not by a {' or '.join(plan['only'])}")
+        found.append(
+            f"judgments by other annotators than those of kind {' or '.join(plan['only'])}"
+        )
     if plan["guidelines"]:
         found.append(f"judgments not under the guidelines {' or '.join(plan['guidelines'])}")
     if plan["before"]:
@@ -183,13 +185,15 @@ def format_retraining(report: RetrainReport, plot: Path) -> str:
         "",
         *findings(report),
         "",
-        f"{'':<34}{'before':>9}{'after':>9}  shift (95% interval){'chance':>12}",
+        _heading(report),
         *_held_out_lines(report),
         *_policy_lines(report),
         *_gate_lines(report),
         *(f"\nnote: {each}" for each in report.notes),
     ]
-    return "\n".join([*lines, f"\n{plot}"])
+    text = "\n".join([*lines, f"\n{plot}"])
+    # Control characters of names would reach a terminal.
+    return "".join(c if c.isprintable() or c == "\n" else " " for c in text)
 
 
 def _count_lines(report: RetrainReport) -> Iterator[str]:
@@ -203,13 +207,18 @@ def _count_lines(report: RetrainReport) -> Iterator[str]:
         yield f"{name:<44}{each.judgments:>8}{each.left_out:>10}{_remain(each):>8}"
 
 
+def _heading(report: RetrainReport) -> str:
+    chance = f"{'beyond or within chance':>31}" if report.plan["controls"] else ""
+    return f"{'':<34}{'before':>9}{'after':>9}  shift (95% interval){chance}"
+
+
 def _remain(count: Count) -> int:
     return count.judgments - count.left_out
 
 
 def _held_out_lines(report: RetrainReport) -> Iterator[str]:
     for each in report.held_out:
-        yield f"held-out judgments {GROUPS[each.group]} ({each.judgments})"
+        yield f"held-out judgments: {GROUPS[each.group]} ({each.judgments})"
         if each.accuracy:
             yield _line("  accuracy", each.accuracy, percent=True)
         if each.log_loss:

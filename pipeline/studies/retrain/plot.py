@@ -69,7 +69,7 @@ def write_report(folder: Path, report: RetrainReport) -> Path:
         subtitle="Shift in percentage points, after − before; bars: 95% interval, clustered by prompt",
     )
     axes = figure.add_axes((_LABELS / 9, 0.95 / height, 1 - (_LABELS + 0.3) / 9, 1 - 1.7 / height))
-    _style(axes, len(shown))
+    _style(axes, len(shown), _reach(shown))
     for place, row in enumerate(shown):
         _draw(axes, len(shown) - 1 - place, row)
     handles = [mark("shift", color=COLORS[0], marker="o", ms=7, ls="-")]
@@ -82,7 +82,17 @@ def write_report(folder: Path, report: RetrainReport) -> Path:
     return save_svg(figure, folder / "retrain.svg")
 
 
-def _style(axes: Any, count: int) -> None:
+def _reach(shown: list[Row]) -> float:
+    """The end of the axis, in points: limits of chance may lie beyond it."""
+    ends = [0.01]
+    for shift in (row.shift for row in shown if row.shift):
+        chance = shift.chance if isinstance(shift, Figure) else None
+        ends += [shift.shift, shift.low or 0.0, shift.high or 0.0]
+        ends += chance.controls if chance else ()
+    return 105 * max(map(abs, ends))
+
+
+def _style(axes: Any, count: int, reach: float) -> None:
     axes.set_ylim(-0.6, count - 0.4)
     axes.set_yticks([])
     axes.grid(color="0.93", lw=0.8, axis="x")
@@ -91,6 +101,7 @@ def _style(axes: Any, count: int) -> None:
     axes.spines["bottom"].set_color("0.6")
     axes.tick_params(color="0.6", labelcolor="0.3", labelsize=9)
     axes.axvline(0, color="0.45", lw=1.1, zorder=1)
+    axes.set_xlim(-reach, reach)
     axes.set_xlabel("percentage points")
 
 

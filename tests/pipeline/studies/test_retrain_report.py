@@ -194,8 +194,10 @@ def test_findings_notes_text_and_plot(tmp_path):
     text = format_retraining(made, write_report(tmp_path, made))
     assert "reward-1 of iteration 1, trained again without judgments by Carl" in text
     assert "1 of 4 judgments are left out, 3 remain" in text
+    named = reported(plan=PLAN | {"without": ["Ca\x1b[31mrl"]})
+    assert "\x1b" not in format_retraining(named, tmp_path)
     assert [row.label for row in rows(made)] == [
-        "Accuracy on held-out preferences", "that remain (3)", "of all judgments (4)",
+        "Accuracy on held-out preferences", "that remain (3)", "all (4)",
         "that are left out (1)", "Predicted win rate against SFT", "policy-1",
     ]  # fmt: skip
     assert (tmp_path / "retrain.svg").read_text().count("<svg") == 1
