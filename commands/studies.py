@@ -98,7 +98,8 @@ def _policy_settings(sets: list[str]) -> dict[str, str]:
 @app.command("studies")
 def studies_command(
     study: Annotated[
-        str | None, typer.Argument(help="One study, as sweep-NAME or compare-NAME.")
+        str | None,
+        typer.Argument(help="One study, as sweep-NAME, compare-NAME or retrain-NAME."),
     ] = None,
     workspace: Workspace = DEFAULT,
     cancel: Annotated[
@@ -109,7 +110,8 @@ def studies_command(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """List studies (sweeps and comparisons) with their runs; show, cancel or continue one."""
+    """List studies (sweeps, comparisons, retrained reward models) with their runs; show, cancel or
+    continue one."""
     if cancel and go_on:
         raise ValueError("give --cancel or --continue, not both")
     if study is None and (cancel or go_on):
@@ -146,7 +148,9 @@ def format_studies(found: list[dict[str, Any]]) -> str:
             lines.append(f"  {run['title']:<12} {run['status']:<10}{figures}")
         if each.get("plot"):
             lines.append(f"  {each['plot']}")
-    return "\n".join(lines) or "no studies yet; `launch.py sweep` or `launch.py compare` starts one"
+    return "\n".join(lines) or (
+        "no studies yet; `launch.py sweep`, `launch.py compare` or `launch.py reward retrain` starts one"
+    )
 
 
 @app.command("judge")

@@ -23,6 +23,7 @@ from pipeline.config.sections import Config
 from pipeline.demo import corpus
 from pipeline.loop import generation
 from pipeline.loop.loop import Loop
+from pipeline.loop.retraining import plan_retraining, read_rule, write_inputs
 from pipeline.loop.settings_store import Layers
 from pipeline.loop.settings_view import disagreeing
 from pipeline.loop.workspace_config import load_settings, prepare
@@ -108,6 +109,7 @@ class Studio:
         self.commands.register("leaderboard", self.loop.model_board)
         self.commands.register("evidence", self.loop.evidence)
         self.commands.register("reward.report", self.loop.reports.report)
+        self.commands.register("reward.retrain", self._plan_retraining)
         self.commands.register("push", self._push)
         self.commands.register("push.plan", self._plan_push)
         self.commands.register("status", self._status)
@@ -156,6 +158,23 @@ class Studio:
     def _continue_study(self, id: str) -> dict[str, str]:
         self.loop.refresh()
         return {"study": self.loop.studies.resume(id).id}
+
+    def _plan_retraining(
+        self,
+        without: list[str],
+        only: list[str],
+        guidelines: list[str],
+        before: str | None = None,
+        iteration: int | None = None,
+        controls: int = 0,
+        name: str = "",
+    ) -> dict[str, Any]:
+        """Write the inputs of a study that trains a reward model again; returns what it does."""
+        self.loop.refresh()
+        rule = read_rule(without=without, only=only, guidelines=guidelines, before=before)
+        spec = plan_retraining(self.db, rule, iteration=iteration, controls=controls, name=name)
+        write_inputs(self.db, spec)
+        return asdict(spec)
 
     def _train(self, overrides: dict[str, str]) -> None:
         self.loop.train(overrides, by_operator=True)

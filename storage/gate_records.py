@@ -58,7 +58,7 @@ class PolicyJudgment:
     """One judgment between two policies.
 
     `outcome` is 1 when `first` won, ½ for a tie or both bad, 0 when `second` won.  `predicted` is
-    the expected outcome by `reward_model`, None without a prediction.
+    the expected outcome by `reward_model`, None without a prediction.  `judgment` is its id.
     """
 
     comparison: str
@@ -69,6 +69,7 @@ class PolicyJudgment:
     outcome: float
     predicted: float | None = None
     reward_model: str | None = None
+    judgment: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -37,10 +37,14 @@ ModelRole = Literal["sft", "reward", "policy", "external"]
 Phase = Literal["sampling", "labeling", "reward", "policy", "evaluating", "done"]
 Stage = Literal["sft", "sampling", "reward", "policy", "evaluate"]
 RunStatus = Literal["running", "succeeded", "failed", "cancelled"]
-StudyKind = Literal["sweep", "compare"]
+StudyKind = Literal["sweep", "compare", "retrain"]
 STUDY_NAME = r"(?!.*\.\.)\w[\w .=+-]{0,99}"
 """Names of studies, which are names of folders."""
-STUDY_FOLDERS: Mapping[StudyKind, str] = {"sweep": "sweeps", "compare": "compare"}
+STUDY_FOLDERS: Mapping[StudyKind, str] = {
+    "sweep": "sweeps",
+    "compare": "compare",
+    "retrain": "retrain",
+}
 """The folders of the workspace in which studies of each kind work."""
 Arm = Literal[
     "random", "previous", "reference", "repeated", "imported", "written",
@@ -760,7 +764,8 @@ class RunLabel:
 
 @dataclass(frozen=True, kw_only=True)
 class Study:
-    """A group of runs outside the loop: a sweep over KL weights or a comparison of methods.
+    """A group of runs outside the loop: a sweep over KL weights, a comparison of methods, or the reward
+    model trained again without some judgments.
 
     `plan` has what is varied and how the results are compared; `settings` are those that differ from
     the repeated run's, as texts.  `repeats` is that run.  `created_by` is the id of an account, ""
@@ -792,7 +797,7 @@ class Study:
 
 @dataclass(frozen=True, kw_only=True)
 class StudyRun:
-    """A run of a study: a value of the sweep, or a method.
+    """A run of a study: a value of the sweep, a method, or a reward model.
 
     It is no `Run`, so that nothing that reads the loop's runs can take it for one.  Its metrics and
     notes are those of runs, under its id, which has a slash and so is no run's.  `directory` is

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from functools import cache
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -418,6 +419,33 @@ class InvalidSettings(ValueError):
 
 
 @dataclass(frozen=True, kw_only=True)
+class JudgmentCount:
+    """A value, such as an annotator's name, and the number of judgments that have it."""
+
+    value: str
+    judgments: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class RetrainOffer:
+    """The reward model that a study would train again now, and what of its judgments can be left out.
+
+    `seconds` is how long the original took, `first` and `last` the times of its first and last
+    judgment.  `guidelines` are versions.  `reason` says why no study can start; None if one can.
+    """
+
+    model: str
+    iteration: int
+    seconds: float | None = None
+    annotators: tuple[JudgmentCount, ...] = ()
+    kinds: tuple[JudgmentCount, ...] = ()
+    guidelines: tuple[JudgmentCount, ...] = ()
+    first: datetime | None = None
+    last: datetime | None = None
+    reason: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class StudyOffer:
     """The run that a study would repeat now, and the methods that a comparison knows.
 
@@ -430,6 +458,8 @@ class StudyOffer:
     kl_weight: float | None = None
     reason: str | None = None
     methods: tuple[str, ...] = ()
+    retrain: RetrainOffer | None = None
+    """None if there is no reward model yet."""
 
 
 @dataclass(frozen=True, kw_only=True)

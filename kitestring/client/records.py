@@ -247,6 +247,30 @@ class Curves:
 
 
 @dataclass(frozen=True, kw_only=True)
+class JudgmentCount:
+    """A value, such as an annotator's name, and the number of judgments that have it."""
+
+    value: str
+    judgments: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class RetrainOffer:
+    """The reward model that a study would train again now, and what of its judgments can be left out;
+    `seconds` is how long the original took."""
+
+    model: str
+    iteration: int
+    seconds: float | None
+    annotators: tuple[JudgmentCount, ...]
+    kinds: tuple[JudgmentCount, ...]
+    guidelines: tuple[JudgmentCount, ...]
+    first: datetime | None
+    last: datetime | None
+    reason: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
 class StudyOffer:
     """The run that a study would repeat now; `reason` says why none can start, None if one can."""
 
@@ -256,6 +280,7 @@ class StudyOffer:
     kl_weight: float | None
     reason: str | None
     methods: tuple[str, ...]
+    retrain: RetrainOffer | None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,5 @@
-"""Studies: sweeps over KL weights, and comparisons of methods at equal KL."""
+"""Studies: sweeps over KL weights, comparisons of methods at equal KL, and reward models that are
+trained again without some judgments."""
 
 from __future__ import annotations
 
@@ -40,10 +41,20 @@ class Studies:
         methods: Sequence[str] = (),
         kl: float = 2,
         snapshots: int = 5,
+        without: Sequence[str] = (),
+        only: Sequence[str] = (),
+        guidelines: Sequence[str] = (),
+        before: str | None = None,
+        iteration: int | None = None,
+        controls: int = 0,
         settings: Mapping[str, Any] | None = None,
     ) -> StudyDetails:
-        """Start a sweep over `kl_weight` or a comparison (compare) of `methods`.
+        """Start a sweep over `kl_weight`, a comparison (compare) of `methods`, or train the reward model
+        of an `iteration`, by default the newest, again (retrain).
 
+        The reward model learns `without` these annotators, from judgments by the kinds `only`, under
+        these versions of the `guidelines`, and `before` a date in ISO 8601; `controls` are models
+        without as many random judgments.
         With the name and values of an earlier study, that one continues.
         """
         body = {
@@ -54,6 +65,12 @@ class Studies:
             "methods": [*methods],
             "kl": kl,
             "snapshots": snapshots,
+            "without": [*without],
+            "only": [*only],
+            "guidelines": [*guidelines],
+            "before": before,
+            "iteration": iteration,
+            "controls": controls,
             "settings": {key: str(value) for key, value in (settings or {}).items()},
         }
         return parsed(StudyDetails, self._at.post(STUDIES, body))

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.config.sections import Config
+from pipeline.loop.retraining import RULE, plan_retraining, read_rule, write_inputs
 from pipeline.runs import process
 from pipeline.runs.cancellation import WAS_CANCELLED
 from pipeline.runs.jobs import STARTING, reported, share_done
@@ -37,7 +38,8 @@ from pipeline.runs.study_folder import (
 from storage.engine.database import Database
 from storage.errors import Conflict
 from storage.records import RunStatus, Study, StudyKind, StudyRun, now
-from storage.reports import StudyOffer
+from storage.reports import RetrainOffer, StudyOffer
+from storage.retraining import retrain_offer, trained_model
 from storage.tables import audit, runs, studies
 
 MAX_VALUES = 20
@@ -68,28 +70,46 @@ class Studies:
         self._permitted = permitted
         self._children: list[subprocess.Popen[bytes]] = []
         self._positions: dict[str, EventPosition] = {}
+        self._offered: RetrainOffer | None = None
 
     def offer(self) -> StudyOffer:
         """What a study would repeat now, or why none can start."""
-        refused = self._busy()
+        retrain = self._offered_retraining()
         try:
             source = newest_ppo_run(self._db.workspace)
         except ValueError:
             return StudyOffer(
                 reason="There is no policy run to repeat yet. Train once, then start a study.",
                 methods=METHODS,
+                retrain=retrain,
             )
         job = source.job()
-        if refused is None and (running := studies.running(self._db)):
-            refused = f"The study {running.name} is running. Wait until it ends, or cancel it."
         return StudyOffer(
             run=source.path.name,
             method=runs.METHODS.get(job.kind, job.kind),
             iteration=job.iteration,
             kl_weight=job.config.ppo.kl_weight,
-            reason=refused,
+            reason=self._refused(),
             methods=METHODS,
+            retrain=retrain,
         )
+
+    def _offered_retraining(self) -> RetrainOffer | None:
+        """The reward model that a study would train again; None if there is none."""
+        try:
+            model, _ = trained_model(self._db)
+        except ValueError:
+            return None
+        if self._offered is None or self._offered.model != model.id:
+            self._offered = retrain_offer(self._db, model)  # pages ask every few seconds
+        return replace(self._offered, reason=self._refused())
+
+    def _refused(self) -> str | None:
+        """Why no study can start: the loop trains, or another study runs."""
+        if (refused := self._busy()) is not None:
+            return refused
+        running = studies.running(self._db)
+        return running and f"The study {running.name} is running. Wait until it ends, or cancel it."
 
     def start(
         self,
@@ -104,6 +124,8 @@ class Studies:
 
         ValueError for a wrong value, Conflict if the name is taken or nothing can start now.
         """
+        if kind == "retrain":
+            return self._start_retraining(name, plan, settings, created_by=created_by)
         checked, workspace = checked_plan(kind, plan), self._db.workspace
         if (reason := self.offer().reason) is not None:
             raise Conflict(reason)
@@ -123,6 +145,35 @@ class Studies:
             audit.note(self._db, "study.started", found.id, plan=dict(checked), settings=settings)
             return found
 
+    def _start_retraining(
+        self, name: str, plan: Mapping[str, Any], settings: Mapping[str, str], *, created_by: str
+    ) -> Study:
+        """Start a study that trains a reward model again without some judgments."""
+        if settings:
+            raise ValueError(
+                "a reward model is trained again with its own settings; give no others"
+            )
+        given = {key: value for key, value in plan.items() if value is not None}
+        rule = read_rule(**{key: given[key] for key in RULE if key in given})
+        with self._lock:
+            if (reason := self._refused()) is not None:
+                raise Conflict(reason)
+            spec = plan_retraining(
+                self._db, rule,
+                iteration=given.get("iteration"), controls=given.get("controls", 0),
+                name=name, created_by=created_by,
+            )  # fmt: skip
+            folder = StudyFolder(self._db.workspace, "retrain", spec.name)
+            known = folder.spec()
+            if known and known.differs(spec, values=False):
+                raise Conflict(
+                    f"The name {spec.name} is taken by a study with other values. Choose another name."
+                )
+            write_inputs(self._db, spec)
+            found = self._spawn(folder, spec)
+            audit.note(self._db, "study.started", found.id, plan=dict(spec.plan), settings={})
+            return found
+
     def resume(self, id: str) -> Study:
         """Continue a study that failed or was cancelled; its finished runs are not repeated."""
         with self._lock:
@@ -140,7 +191,8 @@ class Studies:
                     "This study uses a function given with --gold. Continue it with the same "
                     "command in a terminal."
                 )
-            if (reason := self.offer().reason) is not None:
+            reason = self._refused() if study.kind == "retrain" else self.offer().reason
+            if reason is not None:
                 raise Conflict(reason)
             found = self._spawn(folder, spec)
             audit.note(self._db, "study.continued", id)
@@ -305,7 +357,8 @@ class Studies:
 
 
 def checked_plan(kind: StudyKind, plan: Mapping[str, Any]) -> dict[str, Any]:
-    """The plan that a researcher sent, complete; ValueError for a wrong value."""
+    """The plan of a sweep or a comparison that a researcher sent, complete; ValueError for a wrong
+    value."""
     if kind == "sweep":
         weights = [float(each) for each in dict.fromkeys(plan.get("kl_weight") or [])]
         if not 1 <= len(weights) <= MAX_VALUES:

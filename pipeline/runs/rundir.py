@@ -48,7 +48,7 @@ from typing import IO, Any, Literal, Self
 from pipeline.config.sections import Config
 from storage.records import Stage
 
-Study = Literal["measure", "curve"]
+Study = Literal["measure", "curve", "retrain"]
 """Stages of studies, which are not part of the loop."""
 
 LOCK_FD = "KITESTRING_LOCK_FD"

@@ -2,13 +2,15 @@
 
 ::
 
-    WORKSPACE/sweeps/NAME/   or   WORKSPACE/compare/NAME/
+    WORKSPACE/sweeps/NAME/, compare/NAME/ or retrain/NAME/
         study.json              what the study does (`Spec`)
         lock                    locked by the process that runs the study, as long as it lives
         pid, cancel, error.json, result.json, log.txt    as in a run directory
-        sweep.json, sweep.svg   or compare.json, compare.svg: the report
+        sweep.json, sweep.svg   the report; or compare.json and .svg, retrain.json and .svg
         kl_weight=0.05          a run directory for each value of a sweep
         ppo/train, ppo/measure  run directories for each method of a comparison
+        retrained, control-1    run directories for each reward model that is trained again
+        inputs/                 what such a study needs of the database (`FACTS`, `EVIDENCE`, `ORIGINAL`)
 
 A command runs a study in its own process, the studio in a child process (`pipeline.studies`).  Both
 write the same files, so the studio follows both (`pipeline.loop.studies`).
@@ -51,7 +53,16 @@ _TITLES = {
     "sft": "SFT", "best_of_n": "best-of-N", "ppo": "PPO", "grpo": "GRPO", "reinforce++": "REINFORCE++",
     "dpo": "DPO", "rloo": "RLOO",
 }  # fmt: skip
-_VALUES = ("kl_weight", "methods")
+RETRAINED = "retrained"
+"""The label of the reward model that is trained without the judgments that a study leaves out."""
+MAX_CONTROLS = 20
+"""Reward models that a study trains without random judgments."""
+FACTS, EVIDENCE, ORIGINAL = "facts.parquet", "evidence.json", "original.json"
+"""Inputs of a study that trains a reward model again: its judgments, and which of them are left out; the
+gate's evidence; and the path of the original reward model."""
+HELD_OUT = "held_out.parquet"
+"""A reward model's predictions of held-out judgments (`pipeline.reward.quality.held_out`)."""
+_VALUES = ("kl_weight", "methods", "controls")
 _JUDGED_BY = ("kl_budget", "kl", "gold")
 """Values of a plan by which results are compared; they change no run."""
 
@@ -61,8 +72,10 @@ class Spec:
     """What a study does: the record `storage.records.Study` has the same fields.
 
     The plan of a sweep has `kl_weight`, the values of β, and `kl_budget`, nats.  That of a comparison
-    has `methods`, `kl`, nats, `snapshots` and `gold`, a function as module:function or None.
-    `evaluation` is the run whose held-out prompts a comparison uses.
+    has `methods`, `kl`, nats, `snapshots` and `gold`, a function as module:function or None.  That of
+    a reward model that is trained again has the `model`, the number of `controls`, and the rule that
+    keeps judgments (`without`, `only`, `guidelines`, `before`).  `evaluation` is the run whose
+    held-out prompts a comparison uses.
     """
 
     kind: StudyKind
@@ -78,7 +91,7 @@ class Spec:
 
     def differs(self, other: Spec, *, values: bool = True) -> list[str]:
         """What makes `other` another study, as ``snapshots: 5 → 2``; without `values`, it may have
-        other values of β or other methods."""
+        other values of β, other methods or another number of controls."""
         one, two = self._identity(), other._identity()
         if not values:
             one, two = ({k: v for k, v in each.items() if k not in _VALUES} for each in (one, two))
@@ -108,7 +121,8 @@ def _number(text: str) -> float | str:
 
 @dataclass(frozen=True)
 class Part:
-    """A value of a sweep or a method: its folder's name, its title, and its run directories in order."""
+    """A value of a sweep, a method or a reward model: its folder's name, its title, and its run
+    directories in order."""
 
     label: str
     title: str
@@ -147,6 +161,14 @@ class StudyFolder(RunDirectory):
                 Part(label, title, "PPO", (RunDirectory(self.path / label),))
                 for label, title in labels.items()
             ]
+        if spec.kind == "retrain":
+            labels = {RETRAINED: "retrained"} | {
+                f"control-{n}": f"control {n}" for n in range(1, spec.plan["controls"] + 1)
+            }
+            return [
+                Part(label, title, "reward model", (RunDirectory(self.path / label),))
+                for label, title in labels.items()
+            ]
         return [
             Part(
                 method,
@@ -165,7 +187,7 @@ class StudyFolder(RunDirectory):
         return self.is_running() or any(each.is_running() for each in self._workers())
 
     def _workers(self) -> list[RunDirectory]:
-        pattern = "*/lock" if self.kind == "sweep" else "*/*/lock"
+        pattern = "*/*/lock" if self.kind == "compare" else "*/lock"
         return [RunDirectory(path.parent) for path in self.path.glob(pattern)]
 
     def stop(self, when: datetime) -> None:
@@ -199,8 +221,11 @@ def planned(
     *,
     created_by: str = "",
 ) -> Spec:
-    """A study that repeats the newest PPO run; ValueError if there is none, or no evaluation that a
-    comparison needs, or if a setting is not valid."""
+    """A sweep or a comparison, which repeats the newest PPO run.
+
+    ValueError if there is none, or no evaluation that a comparison needs, or if a setting is not
+    valid.
+    """
     source, evaluation = newest_ppo_run(workspace), newest_run(workspace, "evaluate")
     if kind == "compare" and evaluation is None:
         raise ValueError(
@@ -301,12 +326,8 @@ def claim(workspace: Path, folder: StudyFolder, spec: Spec) -> Any:
     left_behind = not folder.is_running() and folder.is_active()
     if not left_behind and (reason := busy(workspace)):
         raise ValueError(reason)
+    require_same(folder, spec)
     known = folder.spec()
-    if known and (found := known.differs(spec, values=False)):
-        raise ValueError(
-            f"{folder.path} belongs to a study with other settings or models ({'; '.join(found)}); "
-            "give this one another --name"
-        )
     folder.path.mkdir(parents=True, exist_ok=True)
     lock = folder.hold_lock()
     folder.clear_outcome()
@@ -320,3 +341,13 @@ def claim(workspace: Path, folder: StudyFolder, spec: Spec) -> Any:
         )
     )
     return lock
+
+
+def require_same(folder: StudyFolder, spec: Spec) -> None:
+    """ValueError if the folder belongs to another study; its values may differ."""
+    known = folder.spec()
+    if known and (found := known.differs(spec, values=False)):
+        raise ValueError(
+            f"{folder.path} belongs to a study with other settings or models ({'; '.join(found)}); "
+            "give this one another --name"
+        )

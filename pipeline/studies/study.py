@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from pipeline.runs.repeat import Progress
@@ -9,6 +10,10 @@ from pipeline.runs.rundir import RunDirectory
 from pipeline.runs.study_folder import Spec, conducting
 from pipeline.simulation.preference import load_gold, score
 from pipeline.studies import compare, compare_report, sweep
+from pipeline.studies.retrain import plot as retrain_plot
+from pipeline.studies.retrain.findings import findings, notes
+from pipeline.studies.retrain.report import RetrainReport
+from pipeline.studies.retrain.retrain import retrain
 
 
 def run_sweep(workspace: Path, spec: Spec, progress: Progress) -> tuple[sweep.SweepReport, Path]:
@@ -47,7 +52,16 @@ def run_comparison(
         return found, compare_report.write_report(folder.path, curves, found)
 
 
+def run_retraining(workspace: Path, spec: Spec, progress: Progress) -> tuple[RetrainReport, Path]:
+    """Train a reward model again without some judgments; returns the report and its plot's path."""
+    with conducting(workspace, spec) as folder:
+        found = retrain(workspace, spec, progress)
+        told = replace(found, notes=notes(found))
+        told = replace(told, findings=findings(told))
+        return told, retrain_plot.write_report(folder.path, told)
+
+
 def run_study(workspace: Path, spec: Spec, progress: Progress) -> None:
-    """Run a study of either kind to its end."""
-    run = run_sweep if spec.kind == "sweep" else run_comparison
+    """Run a study of any kind to its end."""
+    run = {"sweep": run_sweep, "compare": run_comparison, "retrain": run_retraining}[spec.kind]
     run(workspace, spec, progress)

@@ -47,6 +47,7 @@ JOB_MODULES = {
     "evaluate": "pipeline.stages.evaluate",
     "measure": "pipeline.studies.measure",
     "curve": "pipeline.reward.report.curve_stage",
+    "retrain": "pipeline.studies.retrain.stage",
 }
 """By `Job.kind`; ``run(job, report, directory)`` of each module returns a dataclass, the summary."""
 

@@ -80,7 +80,8 @@ class StudyDetails(StudySummary):
     """A study with its report, which the command writes too; None until it is finished.
 
     The report of a sweep has `kl_budget`, `best`, `lead` and `runs`; that of a comparison `kl` and
-    `methods`.
+    `methods`; that of a reward model that was trained again `held_out`, `policies`, `swaps`, `gate`,
+    `counts`, `findings` and `notes`.
     """
 
     report: Mapping[str, Any] | None
@@ -152,7 +153,6 @@ def _run(
 def _study(db: Database, study: Study, made: list[StudyRunSummary], *, by: str) -> StudySummary:
     folder = db.workspace / STUDY_FOLDERS[study.kind] / study.name
     plan = {key: value for key, value in study.plan.items() if value is not None}
-    values = plan["kl_weight"] if study.kind == "sweep" else {"sft", *plan["methods"]}
     return StudySummary(
         id=study.id,
         kind=study.kind,
@@ -166,10 +166,19 @@ def _study(db: Database, study: Study, made: list[StudyRunSummary], *, by: str) 
         reason=study.reason,
         progress=study.progress,
         message=study.message,
-        planned=len(values),
+        planned=_planned(study),
         by=by,
         created=study.created_at,
         started=study.started_at,
         finished=study.finished_at,
         runs=made,
     )
+
+
+def _planned(study: Study) -> int:
+    """How many runs the study has when it is finished."""
+    if study.kind == "sweep":
+        return len(study.plan["kl_weight"])
+    if study.kind == "compare":
+        return len({"sft", *study.plan["methods"]})
+    return 1 + study.plan["controls"]

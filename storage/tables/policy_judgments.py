@@ -32,7 +32,7 @@ EVALUATION_ARMS: tuple[Arm, ...] = ("random", "previous", "reference")
 _JUDGED = """
     SELECT j.comparison, c.prompt, c.iteration, f.policy AS first, s.policy AS second,
            CASE j.outcome WHEN 'first' THEN 1.0 WHEN 'second' THEN 0.0 ELSE 0.5 END::DOUBLE AS outcome,
-           p.first AS predicted, p.reward_model
+           p.first AS predicted, p.reward_model, j.id AS judgment
     FROM current_judgments AS j
     JOIN (SELECT comparison, annotator, min(created_at) AS since FROM judgments GROUP BY ALL) AS made
         USING (comparison, annotator)

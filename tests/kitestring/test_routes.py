@@ -59,7 +59,7 @@ SAME = {
     **{name: name for name in (
         "IterationStatus", "RunState", "Stopped", "RewardReport", "Standing", "GivenJudgment",
         "ShownPair", "ShownText", "ShownMessage",
-        "StudyOffer", "StudySummary", "StudyRunSummary", "StudyDetails", "GivenRuling", "WaitingPair", "Exclusion", "RunCurves", "RaisedFlag", "Message",
+        "StudyOffer", "RetrainOffer", "JudgmentCount", "StudySummary", "StudyRunSummary", "StudyDetails", "GivenRuling", "WaitingPair", "Exclusion", "RunCurves", "RaisedFlag", "Message",
     )},
 }  # fmt: skip
 """The server's shapes and the client's classes."""
@@ -82,6 +82,7 @@ ROUTES = {
     "resume": "POST /research/api/loop/resume",
     "retry": "POST /research/api/loop/retry",
     "reward.report": "GET /research/api/reward",
+    "reward.retrain": "POST /research/api/studies",
     "runs.compare": "GET /research/api/runs/curves",
     "runs.describe": "POST /research/api/runs/{id}",
     "runs.get": "GET /research/api/runs/{id}",

@@ -1,4 +1,4 @@
-"""Routes for studies: sweeps over KL weights and comparisons of methods."""
+"""Routes for studies: sweeps over KL weights, comparisons of methods, retrained reward models."""
 
 from __future__ import annotations
 
@@ -20,27 +20,39 @@ Nats = Annotated[float, Field(gt=0, le=1e6, allow_inf_nan=False)]
 Beta = Annotated[float, Field(ge=0, le=1e6, allow_inf_nan=False)]
 
 
+_VALUES: dict[StudyKind, tuple[str, ...]] = {
+    "sweep": ("kl_weight", "kl_budget"),
+    "compare": ("methods", "kl", "snapshots"),
+    "retrain": ("without", "only", "guidelines", "before", "iteration", "controls"),
+}
+"""The values of each kind of study."""
+
+
 class StudyBody(BaseModel):
     """``POST /research/api/studies``: a sweep has `kl_weight` and `kl_budget`, a comparison
-    `methods`, `kl` and `snapshots`."""
+    `methods`, `kl` and `snapshots`; a reward model that is trained again has the criteria `without`,
+    `only`, `guidelines` and `before`, the `iteration`, and the number of `controls`."""
 
     model_config = ConfigDict(extra="forbid")
-    kind: Literal["sweep", "compare"]
+    kind: Literal["sweep", "compare", "retrain"]
     name: Annotated[str, Field(min_length=1, max_length=100)]
     kl_weight: Annotated[list[Beta], Field(max_length=20)] = []
     kl_budget: Nats = 5
     methods: Annotated[list[str], Field(max_length=20)] = []
     kl: Nats = 2
     snapshots: Annotated[int, Field(ge=0, le=50)] = 5
+    without: Annotated[list[str], Field(max_length=1000)] = []
+    only: Annotated[list[str], Field(max_length=20)] = []
+    guidelines: Annotated[list[str], Field(max_length=1000)] = []
+    before: Annotated[str | None, Field(max_length=40)] = None
+    iteration: Annotated[int | None, Field(ge=1)] = None
+    controls: Annotated[int, Field(ge=0, le=20)] = 0
     settings: dict[str, str] = {}
 
     @property
     def plan(self) -> dict[str, Any]:
         """The values of the kind of study."""
-        names = (
-            ("kl_weight", "kl_budget") if self.kind == "sweep" else ("methods", "kl", "snapshots")
-        )
-        return {name: getattr(self, name) for name in names}
+        return {name: getattr(self, name) for name in _VALUES[self.kind]}
 
 
 @dataclass(frozen=True, kw_only=True)

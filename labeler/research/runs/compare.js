@@ -89,7 +89,7 @@ function runsOf(study) {
   return study.runs.map((run) => ({ ...run, stage: "policy", iteration: study.iteration, name: `${study.name}: ${run.title}`, note: "" }));
 }
 
-const KINDS = { sweep: "KL-weight sweep", compare: "Method comparison" };
+const KINDS = { sweep: "KL-weight sweep", compare: "Method comparison", retrain: "Reward model without some judgments" };
 const studyAt = (id) => `/research/?tab=runs&section=studies&study=${encodeURIComponent(id)}`;
 
 // The header of a study's runs: its check box chooses all of them that are shown.

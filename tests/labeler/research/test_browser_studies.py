@@ -170,7 +170,7 @@ def test_the_form_names_wrong_values_and_sends_what_was_typed(browser: Browser, 
         page.keyboard.press("Tab")
         page.keyboard.type("KL weight")  # not offered: the sweep sets it
         assert drawer.locator("option", has_text="ppo.kl_weight").count() == 0
-        drawer.locator("select").select_option("ppo.updates")
+        drawer.locator(".st-changed select").select_option("ppo.updates")
         page.keyboard.press("Control+A")
         page.keyboard.type("50")
         page.keyboard.press("Enter")

@@ -3,10 +3,12 @@
 const { make, ask, attempt } = window.ksRequests;
 const { texts, field } = window.ksFields;
 const { number } = window.ksPlotting;
-const KINDS = { sweep: "KL-weight sweep", compare: "Method comparison" };
+const KINDS = { sweep: "KL-weight sweep", compare: "Method comparison", retrain: "Reward model without some judgments" };
+const BASES = { sweep: "kl-weight", compare: "methods", retrain: "retrain" }; // of new names
 const METHODS = { sft: "SFT", best_of_n: "Best-of-N", ppo: "PPO", grpo: "GRPO", "reinforce++": "REINFORCE++", dpo: "DPO", rloo: "RLOO" };
 const EXTRA = new Set(["grpo", "reinforce++"]); // not in a comparison by default, as in `launch.py compare`
 const TONES = { running: "info", succeeded: "good", failed: "bad", cancelled: "warn" };
+const FIELDS = { sweep: ["kl_weight", "kl_budget"], compare: ["kl", "snapshots"], retrain: ["controls"] }; // that can be wrong
 const MOST = 10; // runs that can be compared
 const NORMAL = 1.96; // standard errors of a 95% interval
 const READS = /^(ppo|optimize|shaping|worker)\./; // settings that the policy stage reads
@@ -25,7 +27,8 @@ drawer.innerHTML = `<form method="dialog" novalidate>
   <div class="ks-drawer-body">
     <fieldset class="st-kinds"><legend>Kind</legend>
       <label><input type="radio" name="kind" value="sweep" checked><span><b>KL-weight sweep</b><small>PPO at several values of β; reward against KL</small></span></label>
-      <label><input type="radio" name="kind" value="compare"><span><b>Method comparison</b><small>Several methods, compared at one KL from SFT</small></span></label></fieldset>
+      <label><input type="radio" name="kind" value="compare"><span><b>Method comparison</b><small>Several methods, compared at one KL from SFT</small></span></label>
+      <label><input type="radio" name="kind" value="retrain"><span><b>Reward model without some judgments</b><small>Trained again; what they change in accuracy, policies and verdicts</small></span></label></fieldset>
     <label class="st-field">Name<input type="text" name="name" maxlength="100" autocomplete="off" spellcheck="false">
       <small>Letters, digits and spaces. The name of an earlier study with the same values continues it.</small></label>
     <div class="st-part" data-kind="sweep"><label class="st-field">Values of β<input type="text" name="kl_weight" autocomplete="off" spellcheck="false" inputmode="text">
@@ -34,6 +37,7 @@ drawer.innerHTML = `<form method="dialog" novalidate>
     <div class="st-part" data-kind="compare" hidden><fieldset class="st-methods"><legend>Methods</legend></fieldset>
       <label class="st-field">Compared at a KL of<input type="text" name="kl" inputmode="decimal" autocomplete="off" value="2"><small>Nats per response.</small></label>
       <label class="st-field">Snapshots<input type="text" name="snapshots" inputmode="numeric" autocomplete="off" value="5"><small>Policies kept during training, as points of a curve.</small></label></div>
+    ${retrained.MARKUP}
     <section class="st-changed"><label class="st-field">Change a setting <span>optional</span><select></select></label><div></div></section>
   </div>
   <div class="ks-foot"><div class="ks-answer-slot" aria-live="polite"></div>
@@ -68,8 +72,15 @@ const repeated = (offer) => `${offer.run} (${offer.method}, iteration ${offer.it
 
 function showOffer() {
   const { offer } = state;
-  opener.disabled = Boolean(offer.reason);
+  opener.disabled = !Object.keys(KINDS).some((each) => !refusal(each));
   offerLine.textContent = offer.reason ?? `A new study repeats ${repeated(offer)} outside the loop.`;
+}
+
+// Why no study of a kind can start; null if one can.
+function refusal(kind) {
+  const { offer } = state;
+  if (kind !== "retrain") return offer.reason;
+  return offer.retrain ? offer.retrain.reason : "There is no reward model yet.";
 }
 
 // The list
@@ -102,7 +113,9 @@ function runLine(run) {
 }
 
 function described(study) {
-  const { plan } = study, values = study.kind === "sweep"
+  const { plan } = study;
+  if (study.kind === "retrain") return retrained.described(plan);
+  const values = study.kind === "sweep"
     ? `β ${plan.kl_weight.join(", ")}; KL budget ${plan.kl_budget} nats`
     : `${plan.methods.map((each) => METHODS[each]).join(", ")} at ${plan.kl} nats`;
   return [values, ...Object.entries(study.settings).map(([name, value]) => `${name}=${value}`)].join("; ");
@@ -150,6 +163,10 @@ function result(study) {
     box.append(note("info", "No report", "The files of this study are not in this workspace."));
     return box;
   }
+  if (study.kind === "retrain") {
+    box.append(retrained.result(report, table));
+    return box;
+  }
   if (study.kind === "sweep") box.append(note(...verdict(report)));
   box.append(study.kind === "sweep" ? sweepTable(report) : comparisonTable(report));
   const plot = Object.assign(make("img", "st-plot"), { src: `/research/api/studies/${encodeURIComponent(study.id)}/plot` });
@@ -173,7 +190,7 @@ function card(study) {
   title.append(name, make("p", "ks-detail", [KINDS[study.kind], `repeats ${study.repeats} of iteration ${study.iteration}`, ...(study.by ? [study.by] : []), ago(study.started ?? study.created)].join(" · ")),
     make("p", "ks-detail st-plan", described(study)));
   if (study.status === "running") acts.append(Object.assign(button("Cancel", "ks-bad", "cancel"), { disabled: study.stopping }));
-  if (study.status === "failed" || study.status === "cancelled") acts.append(Object.assign(button("Continue", "", "continue"), { disabled: Boolean(state.offer.reason) }));
+  if (study.status === "failed" || study.status === "cancelled") acts.append(Object.assign(button("Continue", "", "continue"), { disabled: Boolean(refusal(study.kind)) }));
   const drawn = study.runs.filter((run) => run.reward !== null).slice(0, MOST);
   if (drawn.length) {
     const link = make("a", "ks-button", "Compare curves");
@@ -229,7 +246,7 @@ function draw(again = false) {
   showOffer();
   if (!state.studies.length) {
     const empty = make("div", "ks-empty");
-    empty.append(make("b", "", "No studies yet"), make("p", "", "A study repeats the newest policy run with other KL weights, or with other methods, and compares the results. Its runs never count as the loop's."));
+    empty.append(make("b", "", "No studies yet"), make("p", "", "A study repeats the newest policy run with other KL weights or other methods, or trains the reward model again without some judgments, and compares the results. Its runs never count as the loop's."));
     list.replaceChildren(empty);
   } else list.replaceChildren(...state.studies.map(card));
   if (!focused) return;
@@ -273,7 +290,12 @@ list.addEventListener("click", async (event) => {
 const kind = () => form.elements.kind.value;
 
 function showKind() {
+  const { offer } = state;
   for (const part of drawer.querySelectorAll(".st-part")) part.hidden = part.dataset.kind !== kind();
+  drawer.querySelector(".st-changed").hidden = kind() === "retrain"; // with the settings that it had
+  drawer.querySelector(".st-repeats").textContent = kind() === "retrain"
+    ? `Trains ${offer.retrain.model} of iteration ${offer.retrain.iteration} again, outside the loop. No stage can start until it ends.`
+    : `Repeats ${repeated(offer)} with its prompts, models and settings, outside the loop. No stage can start until it ends.`;
   answer.replaceChildren();
 }
 
@@ -295,20 +317,24 @@ function body() {
     if (!value(name) || !(found > 0)) problems[name] = "Enter a number above 0.";
     return found;
   };
-  const made = { kind: kind(), name: value("name"), settings: Object.fromEntries([...fields].map(([name, each]) => [name, each.value])) };
+  const made = { kind: kind(), name: value("name") };
+  if (made.kind === "retrain") Object.assign(made, retrained.values(form));
+  else made.settings = Object.fromEntries([...fields].map(([name, each]) => [name, each.value]));
   if (!/^[\p{L}\p{N}_][\p{L}\p{N}_ .=+-]*$/u.test(made.name)) problems.name = "Start with a letter or digit; use letters, digits, spaces and - _ . = +";
   if (made.kind === "sweep") {
     const parts = value("kl_weight").split(",").map((part) => part.trim());
     made.kl_weight = parts.map(Number);
     if (parts.some((part) => !part) || made.kl_weight.some((each) => !(each >= 0))) problems.kl_weight = "Enter numbers from 0 on, such as 0, 0.02, 0.05, 0.2.";
     made.kl_budget = positive("kl_budget");
+  } else if (made.kind === "retrain") {
+    if (!value("controls") || !Number.isInteger(made.controls) || made.controls < 0 || made.controls > 20) problems.controls = "Enter a whole number from 0 to 20.";
   } else {
     made.methods = [...drawer.querySelectorAll(".st-methods input:checked")].map((each) => each.value);
     made.kl = positive("kl");
     made.snapshots = Number(value("snapshots"));
     if (!value("snapshots") || !Number.isInteger(made.snapshots) || made.snapshots < 0) problems.snapshots = "Enter a whole number.";
   }
-  for (const name of ["name", ...(made.kind === "sweep" ? ["kl_weight", "kl_budget"] : ["kl", "snapshots"])]) wrong(name, problems[name]);
+  for (const name of ["name", ...FIELDS[made.kind]]) wrong(name, problems[name]);
   const [first] = Object.keys(problems);
   if (first) form.elements[first].focus();
   return first ? null : made;
@@ -362,13 +388,11 @@ picker.addEventListener("change", () => {
 
 function freeName() {
   const taken = new Set(state.studies.filter((each) => each.kind === kind()).map((each) => each.name));
-  const base = kind() === "sweep" ? "kl-weight" : "methods";
-  for (let i = 1; ; i++) if (!taken.has(`${base}-${i}`)) return `${base}-${i}`;
+  for (let i = 1; ; i++) if (!taken.has(`${BASES[kind()]}-${i}`)) return `${BASES[kind()]}-${i}`;
 }
 
 async function show() {
   const { offer } = state;
-  drawer.querySelector(".st-repeats").textContent = `Repeats ${repeated(offer)} with its prompts, models and settings, outside the loop. No stage can start until it ends.`;
   if (!settings) {
     const { data, error } = await attempt("settings");
     if (error) return say("bad", error);
@@ -378,7 +402,10 @@ async function show() {
   changedBox.replaceChildren();
   answer.replaceChildren();
   form.reset();
-  form.elements.kl_weight.value = [...new Set([0, offer.kl_weight / 2, offer.kl_weight, offer.kl_weight * 2, offer.kl_weight * 4])].map((each) => +each.toPrecision(3)).join(", ");
+  for (const radio of form.elements.kind) radio.disabled = Boolean(refusal(radio.value));
+  [...form.elements.kind].find((radio) => !radio.disabled).checked = true;
+  if (offer.retrain) retrained.fill(form, offer.retrain, span);
+  if (offer.run) form.elements.kl_weight.value = [...new Set([0, offer.kl_weight / 2, offer.kl_weight, offer.kl_weight * 2, offer.kl_weight * 4])].map((each) => +each.toPrecision(3)).join(", ");
   const methods = drawer.querySelector(".st-methods");
   methods.replaceChildren(make("legend", "", "Methods"), ...offer.methods.map((each) => {
     const label = make("label"), pick = Object.assign(make("input"), { type: "checkbox", value: each, defaultChecked: !EXTRA.has(each), disabled: each === "sft" });
@@ -386,7 +413,7 @@ async function show() {
     return label;
   }));
   form.elements.name.value = freeName();
-  for (const name of ["name", "kl_weight", "kl_budget", "kl", "snapshots"]) wrong(name, "");
+  for (const name of ["name", ...Object.values(FIELDS).flat()]) wrong(name, "");
   showKind();
   fillPicker();
   start.disabled = false;

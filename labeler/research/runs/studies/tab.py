@@ -1,4 +1,5 @@
-"""The section "Studies": sweeps and comparisons are started, watched and read here (studies.js)."""
+"""The section "Studies": sweeps, comparisons and retrained reward models are started, watched and read
+here (studies.js, retrained.js)."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ from labeler.research.tab import Script, Tab, Updates
 _HERE = Path(__file__).parent
 _SCRIPT = Script(
     "studies",
-    (_HERE / "studies.js").read_text(encoding="utf-8"),
+    "".join((_HERE / name).read_text(encoding="utf-8") for name in ("retrained.js", "studies.js")),
     (_HERE / "studies.css").read_text(encoding="utf-8"),
 )
 

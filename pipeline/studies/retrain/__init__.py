@@ -1,0 +1,1 @@
+"""A reward model trained again without some of its judgments, and compared with the original."""

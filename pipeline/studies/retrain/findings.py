@@ -1,0 +1,265 @@
+"""What a retrained reward model shows, in sentences, and the report as text for a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from pipeline.statistics.paired import Shift
+from pipeline.studies.retrain.report import (
+    SFT,
+    Count,
+    Figure,
+    GateShift,
+    HeldOutShift,
+    RetrainReport,
+)
+
+GROUPS = {"remaining": "that remain", "all": "all", "left_out": "that are left out"}
+USES = {
+    "learned": "learned from",
+    "set_aside": "set aside (early stopping, audit model)",
+    "held_out": "held out (never learned from)",
+}
+
+
+def criteria(plan: dict[str, Any] | Any) -> list[str]:
+    """What the rule leaves out, as phrases."""
+    found = [f"judgments by {name}" for name in plan["without"]]
+    if plan["only"]:
+        found.append(
+            f"judgments by other annotators than those of kind {' or '.join(plan['only'])}"
+        )
+    if plan["guidelines"]:
+        found.append(f"judgments not under the guidelines {' or '.join(plan['guidelines'])}")
+    if plan["before"]:
+        found.append(f"judgments from {plan['before']} on")
+    return found
+
+
+def findings(report: RetrainReport) -> tuple[str, ...]:
+    """The results: held-out judgments, the order of policies, and the gate."""
+    return (
+        *(_about_held_out(each) for each in report.held_out if each.group == "remaining"),
+        *_about_order(report),
+        *_about_gate(report.gate),
+    )
+
+
+def _about_held_out(found: HeldOutShift) -> str:
+    if found.accuracy is None:
+        return "No held-out preference remains, so there is nothing to measure accuracy on."
+    figure = found.accuracy
+    preferences = _plural(found.preferences, "held-out preference")
+    return (
+        f"On the {preferences} {GROUPS[found.group]}, accuracy goes from {_percent(figure.before)} to "
+        f"{_percent(figure.after)}: {points(figure)}. {beside_chance(figure)}"
+    )
+
+
+def beside_chance(figure: Figure) -> str:
+    """The conclusion on a shift: whether it differs from 0, and from what chance gives."""
+    if figure.chance is None:
+        return (
+            "The interval includes 0: no shift is shown."
+            if not figure.clear
+            else "The interval excludes 0, but it does not contain the chance of training; controls "
+            "show how much that is."
+        )
+    chance = figure.chance
+    if chance.low is None or chance.high is None:
+        return (
+            "As many random judgments left out shift it by "
+            f"{_points(chance.controls[0])} points; one control gives no limit."
+        )
+    shifts = (
+        "As many random judgments left out shift it by "
+        f"{_points(min(chance.controls))} to {_points(max(chance.controls))} points "
+        f"({len(chance.controls)} controls, 95% limit {_points(chance.low)} to {_points(chance.high)})"
+    )
+    if not chance.beyond:
+        return f"{shifts}: the shift is within chance."
+    if not figure.clear:
+        return f"{shifts}: the shift is beyond the chance of training, but its interval includes 0."
+    return f"{shifts}: the shift is beyond chance."
+
+
+def _about_order(report: RetrainReport) -> Iterator[str]:
+    if not report.policies:
+        yield "No policy has a stored evaluation, so the order of policies is unknown."
+        return
+    ranked = {each.policy: (each.rank_before, each.rank_after) for each in report.policies}
+    taken = [set(places) for places in zip(*ranked.values(), strict=True)]
+    free = [set(range(1, len(ranked) + 2)) - places for places in taken]
+    ranked[SFT] = (free[0].pop(), free[1].pop())
+    before, after = (
+        ", ".join(sorted(ranked, key=lambda name: ranked[name][place])) for place in (0, 1)
+    )
+    if not report.swaps and before == after:
+        yield f"The order of policies by predicted win rate stays the same: {before}."
+        return
+    yield f"The order of policies by predicted win rate changes from {before} to {after}."
+    for swap in report.swaps:
+        sure = "" if swap.lead.clear else ", within its interval of no shift"
+        yield (
+            f"{swap.above} leads {swap.below} by {_points(swap.lead.before)} before and by "
+            f"{_points(swap.lead.after)} after: a shift of {points(swap.lead)}{sure}."
+        )
+
+
+def _about_gate(found: Sequence[GateShift]) -> Iterator[str]:
+    judged = [each for each in found if each.rate_before]
+    if not judged:
+        yield "People have not compared a policy with SFT, so no verdict can change."
+        return
+    changed = [each for each in judged if each.before != each.after]
+    for each in changed:
+        yield f"The gate's verdict on {each.policy} changes from {each.before} to {each.after}."
+    if not changed:
+        names = ", ".join(f"{each.policy} {each.before}" for each in judged)
+        yield f"No verdict of the gate changes: {names}."
+
+
+def notes(report: RetrainReport) -> tuple[str, ...]:
+    """What limits the results."""
+    made = []
+    if not report.plan["controls"]:
+        made.append(
+            "Training again with other judgments also shifts figures by chance. Add controls "
+            "(--control 3) to see by how much; each takes as long as the retraining."
+        )
+    if report.not_evaluated:
+        made.append(f"Without a stored evaluation: {', '.join(report.not_evaluated)}.")
+    if any(each.before != each.after for each in report.gate):
+        made.append(
+            "The sequential test errs in at most 5% of cases if judgments are left out for reasons that "
+            "do not depend on their outcomes. A choice made after seeing them has no such guarantee."
+        )
+    if any(each.ruled for each in report.gate):
+        names = ", ".join(each.policy for each in report.gate if each.ruled)
+        made.append(f"A researcher's ruling on {names} takes precedence over the evidence.")
+    return tuple(made)
+
+
+# --- numbers ------------------------------------------------------------------------------------
+
+
+def points(shift: Shift) -> str:
+    """A shift of a share with its interval, in percentage points."""
+    if shift.low is None or shift.high is None:
+        return f"{_points(shift.shift)} points"
+    return f"{_points(shift.shift)} points (95% interval {_points(shift.low)} to {_points(shift.high)})"
+
+
+def _points(share: float) -> str:
+    return signed(100 * share, 1)
+
+
+def signed(value: float, digits: int) -> str:
+    """A number with its sign, and a true minus."""
+    return f"{value:+z.{digits}f}".replace("-", "−")
+
+
+def _percent(share: float) -> str:
+    return f"{share:.1%}"
+
+
+def _plural(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+# --- text ---------------------------------------------------------------------------------------
+
+
+def format_retraining(report: RetrainReport, plot: Path) -> str:
+    """The report for a terminal."""
+    total = report.counts.total
+    lines = [
+        f"{report.model} of iteration {report.iteration}, trained again without "
+        + ", ".join(criteria(report.plan)),
+        f"{total.left_out} of {total.judgments} judgments are left out, "
+        f"{total.judgments - total.left_out} remain",
+        "",
+        *_count_lines(report),
+        "",
+        *findings(report),
+        "",
+        _heading(report),
+        *_held_out_lines(report),
+        *_policy_lines(report),
+        *_gate_lines(report),
+        *(f"\nnote: {each}" for each in report.notes),
+    ]
+    text = "\n".join([*lines, f"\n{plot}"])
+    # Control characters of names would reach a terminal.
+    return "".join(c if c.isprintable() or c == "\n" else " " for c in text)
+
+
+def _count_lines(report: RetrainReport) -> Iterator[str]:
+    yield f"{'judgments':<44}{'before':>8}{'left out':>10}{'remain':>8}"
+    named = [
+        *((USES[each.name], each) for each in report.counts.by_use),
+        *((f"by {each.name}", each) for each in report.counts.by_annotator),
+        *((f"by annotators of kind {each.name}", each) for each in report.counts.by_kind),
+    ]
+    for name, each in named:
+        yield f"{name:<44}{each.judgments:>8}{each.left_out:>10}{_remain(each):>8}"
+
+
+def _heading(report: RetrainReport) -> str:
+    chance = f"{'beyond or within chance':>31}" if report.plan["controls"] else ""
+    return f"{'':<34}{'before':>9}{'after':>9}  shift (95% interval){chance}"
+
+
+def _remain(count: Count) -> int:
+    return count.judgments - count.left_out
+
+
+def _held_out_lines(report: RetrainReport) -> Iterator[str]:
+    for each in report.held_out:
+        yield f"held-out judgments: {GROUPS[each.group]} ({each.judgments})"
+        if each.accuracy:
+            yield _line("  accuracy", each.accuracy, percent=True)
+        if each.log_loss:
+            yield _line("  log-loss, nats (less is better)", each.log_loss, percent=False)
+
+
+def _policy_lines(report: RetrainReport) -> Iterator[str]:
+    for each in report.policies:
+        yield f"{each.policy} by the reward model: place {each.rank_before} → {each.rank_after}"
+        yield _line("  predicted win rate against SFT", each.win_rate, percent=True)
+        yield _line("  reward above SFT, sd", each.gain, percent=False)
+
+
+def _gate_lines(report: RetrainReport) -> Iterator[str]:
+    for each in report.gate:
+        if each.rate_before is None:
+            continue
+        yield f"{each.policy} at the gate: {each.before} → {each.after}"
+        if each.shift:
+            figure = Figure(**vars(each.shift))
+            yield _line("  wins against SFT among people", figure, percent=True)
+        logs = f"{signed(each.log_e_before, 2):>9}{signed(each.log_e_after, 2):>9}"
+        yield f"{'  sequential test, log E':<34}{logs}"
+
+
+def _line(name: str, figure: Figure, *, percent: bool) -> str:
+    def number(value: float) -> str:
+        return f"{value:.1%}" if percent else f"{value:z.3f}".replace("-", "−")
+
+    def shifted(value: float) -> str:
+        return _points(value) if percent else signed(value, 3)
+
+    interval = ""
+    if figure.low is not None and figure.high is not None:
+        interval = f" ({shifted(figure.low)} to {shifted(figure.high)})"
+    chance = figure.chance
+    aside = ""
+    if chance and chance.low is not None and chance.high is not None:
+        verdict = "beyond" if chance.beyond else "within"
+        aside = f"  {verdict} {shifted(chance.low)} to {shifted(chance.high)}"
+    elif chance:
+        aside = f"  {shifted(chance.controls[0])}"
+    shift = f"{shifted(figure.shift)}{interval}"
+    return f"{name:<34}{number(figure.before):>9}{number(figure.after):>9}  {shift:<28}{aside}"

@@ -1,0 +1,440 @@
+"""The report of a reward model that was trained again without some judgments.
+
+Both models predict the same held-out judgments, from which neither has learned, and score the same
+stored responses.  All shifts are after − before, paired, and clustered by prompt
+(`pipeline.statistics.paired`).  docs/counterfactuals.md explains the choices.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+from statistics import fmean
+from typing import Any, Literal
+
+import numpy as np
+
+from pipeline.promotion import gate
+from pipeline.runs.study_folder import Spec
+from pipeline.statistics.paired import (
+    Shift,
+    chance_interval,
+    mean_shift,
+    share_shift,
+    subset_shift,
+)
+from pipeline.statistics.winrate import outcome
+from pipeline.studies.retrain.files import PARTS, Fact
+from storage.analysis.intervals import WinRate
+from storage.gate_records import Evidence, PolicyJudgment
+from storage.gate_report import Decision, Standing, Verdict
+from storage.records import RANDOM_STREAM
+
+Row = Mapping[str, Any]
+Scores = Mapping[str, Sequence[Row]]
+"""By policy: a model's rewards of its responses and of SFT's (`files.SCORES_COLUMNS`)."""
+HeldOut = Mapping[str, Row]
+"""By judgment: a model's prediction of it (`held_out.COLUMNS`)."""
+Group = Literal["remaining", "all", "left_out"]
+GROUPS: tuple[Group, ...] = ("remaining", "all", "left_out")
+SFT = "SFT"
+_PREFERENCES = ("first", "second")
+_LEAST = 1e-12
+"""The least probability in a log-loss."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What a model predicts: held-out judgments, and scores of responses."""
+
+    held_out: HeldOut
+    scores: Scores
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chance:
+    """The shifts of `controls`, each without as many random judgments.
+
+    `low` to `high` is the 95% prediction interval of a further control, None for fewer than two.
+    `beyond` says that the shift is outside of it.
+    """
+
+    controls: tuple[float, ...]
+    low: float | None
+    high: float | None
+    beyond: bool | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Figure(Shift):
+    """A shift, beside what chance gives; None without controls."""
+
+    chance: Chance | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Count:
+    """How many judgments of the snapshot have a `name`, and how many of these are left out."""
+
+    name: str
+    judgments: int
+    left_out: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Counts:
+    """The judgments of the snapshot by what they are used for, by annotator and by kind."""
+
+    total: Count
+    by_use: tuple[Count, ...]
+    by_annotator: tuple[Count, ...]
+    by_kind: tuple[Count, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeldOutShift:
+    """The shift on held-out judgments of the random stream: those that remain, all, or the others.
+
+    `accuracy` is over the `preferences` among them, `log_loss` in nats over all `judgments`; None
+    without any.
+    """
+
+    group: Group
+    judgments: int
+    preferences: int
+    accuracy: Figure | None
+    log_loss: Figure | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class PolicyShift:
+    """How the two models rate a policy's stored responses.
+
+    `win_rate` is the predicted rate against SFT's responses to the same prompts.  `gain` is the mean
+    reward above theirs, in standard deviations of theirs by the same model.  Ranks count from 1 by
+    the predicted win rate.
+    """
+
+    policy: str
+    win_rate: Figure
+    gain: Figure
+    rank_before: int
+    rank_after: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Swap:
+    """Two policies that change places: `above` was above `below` by `lead.before`.
+
+    `lead` is the difference of predicted win rates on the prompts that both answered.
+    """
+
+    above: str
+    below: str
+    lead: Shift
+
+
+@dataclass(frozen=True, kw_only=True)
+class GateShift:
+    """A policy at the gate, before and after the judgments are left out.
+
+    `before` and `after` are verdicts by the evidence; a researcher's ruling is in `ruled`.  `shift`
+    is that of the win rate against SFT among people; None if no judgment remains.
+    """
+
+    policy: str
+    before: Verdict
+    after: Verdict
+    ruled: Verdict | None
+    rate_before: WinRate | None
+    rate_after: WinRate | None
+    shift: Shift | None
+    test_before: Decision
+    test_after: Decision
+    log_e_before: float
+    log_e_after: float
+    alarm_before: bool
+    alarm_after: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class RetrainReport:
+    """The results of a study that trained a reward model again without some judgments.
+
+    `plan` is the study's; `findings` are the results in sentences, `notes` what limits them.
+    """
+
+    model: str
+    iteration: int
+    plan: Mapping[str, Any]
+    counts: Counts
+    held_out: tuple[HeldOutShift, ...]
+    policies: tuple[PolicyShift, ...]
+    swaps: tuple[Swap, ...]
+    gate: tuple[GateShift, ...]
+    not_evaluated: tuple[str, ...]
+    findings: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def summary(
+    spec: Spec,
+    *,
+    facts: Sequence[Fact],
+    original: Measured,
+    retrained: Measured,
+    controls: Sequence[Measured],
+    evidence: Evidence,
+    tie_model: str,
+    not_evaluated: Sequence[str],
+) -> RetrainReport:
+    """Compare the models and the gate's verdicts, with and without the judgments."""
+    left_out = {fact.judgment for fact in facts if fact.left_out}
+    policies = policy_shifts(original.scores, retrained.scores, [c.scores for c in controls])
+    predicted = [each.held_out for each in (original, retrained, *controls)]
+    return RetrainReport(
+        model=spec.plan["model"],
+        iteration=spec.iteration,
+        plan=spec.plan,
+        counts=counts(facts),
+        held_out=tuple(
+            held_out_shift(group, predicted, left_out=left_out, tie_model=tie_model)
+            for group in GROUPS
+        ),
+        policies=policies,
+        swaps=swaps(policies, original.scores, retrained.scores),
+        gate=gate_shifts(evidence, left_out),
+        not_evaluated=tuple(not_evaluated),
+    )
+
+
+# --- judgments ----------------------------------------------------------------------------------
+
+
+def counts(facts: Sequence[Fact]) -> Counts:
+    """The judgments of the snapshot; `facts` also has judgments that are only the gate's."""
+    snapshot = [fact for fact in facts if fact.part]
+
+    def counted(name: str, members: Sequence[Fact]) -> Count:
+        return Count(
+            name=name, judgments=len(members), left_out=sum(fact.left_out for fact in members)
+        )
+
+    def by(value: Callable[[Fact], str], names: Sequence[str] = ()) -> tuple[Count, ...]:
+        return tuple(
+            counted(name, [fact for fact in snapshot if value(fact) == name])
+            for name in names or sorted({value(fact) for fact in snapshot})
+        )
+
+    return Counts(
+        total=counted("snapshot", snapshot),
+        by_use=by(lambda fact: fact.part, PARTS),
+        by_annotator=by(lambda fact: fact.annotator),
+        by_kind=by(lambda fact: fact.kind),
+    )
+
+
+# --- held-out judgments -------------------------------------------------------------------------
+
+
+def held_out_shift(
+    group: Group, predicted: Sequence[HeldOut], *, left_out: set[str], tie_model: str
+) -> HeldOutShift:
+    """The shift on one group of the held-out judgments of the random stream.
+
+    `predicted` are the predictions of the original, of the retrained model, and of the controls.
+    """
+    original = predicted[0]
+    chosen = [
+        judgment
+        for judgment, row in original.items()
+        if row["arm"] in RANDOM_STREAM
+        and (group == "all" or (judgment in left_out) == (group == "left_out"))
+    ]
+    decided = [each for each in chosen if original[each]["outcome"] in _PREFERENCES]
+    scored = decided if tie_model == "drop" else chosen
+
+    def figure(
+        judgments: Sequence[str],
+        value: Callable[[Row], float],
+        shift: Callable[..., Shift],
+        step: float = 0.0,
+    ) -> Figure | None:
+        if not judgments:
+            return None
+        prompts = [original[each]["prompt"] for each in judgments]
+        values = [np.array([value(rows[each]) for each in judgments]) for rows in predicted]
+        least = step / len(judgments)
+        return _beside_chance(values, lambda one, two: shift(one, two, prompts), least=least)
+
+    return HeldOutShift(
+        group=group,
+        judgments=len(chosen),
+        preferences=len(decided),
+        accuracy=figure(decided, _right, share_shift, step=1.0),
+        log_loss=figure(scored, lambda row: log_loss(row, tie_model), mean_shift),
+    )
+
+
+def _right(row: Row) -> float:
+    """1 if the preferred response has the higher reward, ½ if the rewards are equal, else 0."""
+    return outcome(row["d"], 0.0) if row["outcome"] == "first" else outcome(-row["d"], 0.0)
+
+
+def log_loss(row: Row, tie_model: str) -> float:
+    """−log P(outcome), nats; *both bad* is a tie, which under ``half`` is half a win each."""
+    first, second = (-math.log(max(row[name], _LEAST)) for name in ("p_first", "p_second"))
+    if row["outcome"] in _PREFERENCES:
+        return first if row["outcome"] == "first" else second
+    if tie_model == "half":
+        return (first + second) / 2
+    return -math.log(max(1 - row["p_first"] - row["p_second"], _LEAST))
+
+
+def _beside_chance(
+    values: Sequence[np.ndarray],
+    shift: Callable[[np.ndarray, np.ndarray], Shift],
+    *,
+    least: float = 0.0,
+) -> Figure:
+    """The shift from the first to the second of `values`, beside the shifts to the controls'."""
+    before, after, *others = values
+    found = shift(before, after)
+    if not others:
+        return Figure(**vars(found))
+    shifts = tuple(float((each - before).mean()) for each in others)
+    limits = chance_interval(shifts, least=least)
+    low, high = limits or (None, None)
+    beyond = None if limits is None else not limits[0] <= found.shift <= limits[1]
+    return Figure(**vars(found), chance=Chance(controls=shifts, low=low, high=high, beyond=beyond))
+
+
+# --- policies -----------------------------------------------------------------------------------
+
+
+def policy_shifts(
+    original: Scores, retrained: Scores, controls: Sequence[Scores]
+) -> tuple[PolicyShift, ...]:
+    """The shift of each policy's predicted win rate and reward, best first by the original."""
+    found = {
+        policy: _policy([rows, retrained[policy], *(each[policy] for each in controls)])
+        for policy, rows in original.items()
+    }
+    before = _ranks({policy: rate.before for policy, (rate, _) in found.items()})
+    after = _ranks({policy: rate.after for policy, (rate, _) in found.items()})
+    made = [
+        PolicyShift(
+            policy=policy,
+            win_rate=rate,
+            gain=gain,
+            rank_before=before[policy],
+            rank_after=after[policy],
+        )
+        for policy, (rate, gain) in found.items()
+    ]
+    return tuple(sorted(made, key=lambda each: each.rank_before))
+
+
+def _policy(scored: Sequence[Sequence[Row]]) -> tuple[Figure, Figure]:
+    """The predicted win rate and the gain, by the original, the retrained model, and the controls."""
+    prompts = [row["prompt"] for row in scored[0]]
+
+    def shift(one: np.ndarray, two: np.ndarray) -> Shift:
+        return mean_shift(one, two, prompts)
+
+    expected = [np.array([row["expected"] for row in rows]) for rows in scored]
+    return _beside_chance(expected, shift), _beside_chance([_gains(each) for each in scored], shift)
+
+
+def _gains(rows: Sequence[Row]) -> np.ndarray:
+    """(n,) rewards above SFT's, in standard deviations of SFT's.
+
+    Two models may differ in scale.  The standard deviation counts as known.
+    """
+    ours, theirs = (
+        np.array([row[name] for row in rows]) for name in ("reward", "reference_reward")
+    )
+    return (ours - theirs) / max(float(theirs.std()), _LEAST)
+
+
+def _ranks(rates: Mapping[str, float]) -> dict[str, int]:
+    """Places by win rate; SFT has ½."""
+    ordered = sorted([*rates.items(), (SFT, 0.5)], key=lambda each: -each[1])
+    return {policy: place for place, (policy, _) in enumerate(ordered, 1)}
+
+
+def swaps(policies: Sequence[PolicyShift], original: Scores, retrained: Scores) -> tuple[Swap, ...]:
+    """The pairs of policies, SFT included, that change places."""
+    rates = {each.policy: (each.win_rate.before, each.win_rate.after) for each in policies}
+    rates[SFT] = (0.5, 0.5)
+    found = []
+    for one, two in combinations(sorted(rates, key=lambda each: -rates[each][0]), 2):
+        changed = rates[one][0] > rates[two][0] and rates[one][1] < rates[two][1]
+        before, after = (_leads(scores, one, two) for scores in (original, retrained))
+        if changed and before:
+            lead = mean_shift([*before.values()], [*after.values()], [*before])
+            found.append(Swap(above=one, below=two, lead=lead))
+    return tuple(found)
+
+
+def _leads(scores: Scores, one: str, two: str) -> dict[str, float]:
+    """By prompt that both answered: the first policy's predicted win rate above the second's."""
+    means = [_by_prompt(scores[policy]) if policy != SFT else None for policy in (one, two)]
+    answered = [set(each) for each in means if each is not None]
+    ours, theirs = ((each or {}) for each in means)
+    return {
+        prompt: ours.get(prompt, 0.5) - theirs.get(prompt, 0.5)
+        for prompt in sorted(set.intersection(*answered))
+    }
+
+
+def _by_prompt(rows: Sequence[Row]) -> dict[str, float]:
+    found: dict[str, list[float]] = {}
+    for row in rows:
+        found.setdefault(row["prompt"], []).append(row["expected"])
+    return {prompt: fmean(values) for prompt, values in found.items()}
+
+
+# --- the gate -----------------------------------------------------------------------------------
+
+
+def gate_shifts(evidence: Evidence, left_out: set[str]) -> tuple[GateShift, ...]:
+    """The verdicts of the gate on all its judgments and on those that remain, newest policy first."""
+    remaining = [row for row in evidence.judged if row.judgment not in left_out]
+    without = replace(evidence, judged=remaining)
+    found = []
+    for policy in reversed(evidence.policies[1:]):
+        before, after = gate.standing(evidence, policy), gate.standing(without, policy)
+        rows = gate.judgments_against(evidence, policy, evidence.reference)
+        found.append(_gate_shift(before, after, _rate_shift(rows, left_out)))
+    return tuple(found)
+
+
+def _rate_shift(rows: Sequence[PolicyJudgment], left_out: set[str]) -> Shift | None:
+    if not rows:
+        return None
+    return subset_shift(
+        [row.outcome for row in rows],
+        [row.judgment not in left_out for row in rows],
+        [row.prompt for row in rows],
+    )
+
+
+def _gate_shift(before: Standing, after: Standing, shift: Shift | None) -> GateShift:
+    return GateShift(
+        policy=before.policy,
+        before=before.by_evidence,
+        after=after.by_evidence,
+        ruled=before.verdict if before.ruling else None,
+        rate_before=before.win_rate,
+        rate_after=after.win_rate,
+        shift=shift,
+        test_before=before.sequential.decision,
+        test_after=after.sequential.decision,
+        log_e_before=before.sequential.log_e,
+        log_e_after=after.sequential.log_e,
+        alarm_before=bool(before.alarm and before.alarm.alarm),
+        alarm_after=bool(after.alarm and after.alarm.alarm),
+    )

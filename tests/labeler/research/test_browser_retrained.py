@@ -1,0 +1,139 @@
+"""A reward model without some judgments, on the Studies page: its numbers, its plot, and the form."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, expect
+
+from labeler.app import create_app
+from pipeline.studies.retrain.report import RetrainReport
+from storage.engine.database import Database
+from storage.reports import StudyOffer
+from storage.tables import tokens
+from tests.helpers.browser import chromium, find_chromium, new_page
+from tests.helpers.desk_world import serving
+from tests.helpers.recording_loop import RecordingLoop, in_a_loop
+from tests.helpers.research_seed import Seeding
+from tests.helpers.retrained_study import OFFER, store_retrained
+
+
+class World:
+    def __init__(self, report: RetrainReport, loop: RecordingLoop, server: Any) -> None:
+        self.report, self.loop, self.server = report, loop, server
+        self.cookie: tuple[str, str, str] = ("", "", "")
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    find_chromium()
+    with Database.open(tmp_path_factory.mktemp("workspace")) as db:
+        Seeding(db).history(finished=1, labels=30)
+        loop = RecordingLoop(db=db)
+        loop.studies.offered = StudyOffer(
+            reason="There is no policy run to repeat yet.", methods=("sft", "ppo"), retrain=OFFER
+        )
+        app = in_a_loop(
+            lambda: create_app(
+                db, loop=loop, admin=lambda *_: None, admin_token="t", accounts_required=False
+            )
+        )
+        with serving(app) as server:
+            made = World(store_retrained(db), loop, server)
+            secret = tokens.issue(db, "researcher", "session", lifetime=None)
+            made.cookie = (server.url, server.app.state.auth.cookie, secret)
+            yield made
+
+
+@pytest.fixture(scope="module")
+def browser(world: World) -> Iterator[Browser]:
+    assert world.server.url
+    with chromium() as running:
+        yield running
+
+
+def points(share: float) -> str:
+    """A shift as the page writes it."""
+    return f"{100 * share:+z.1f}".replace("-", "−")
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(1440, "light"), (390, "dark")])
+def test_the_page_shows_the_numbers_of_the_report(
+    browser: Browser, world: World, width: int, scheme: str
+):
+    report = world.report
+    with new_page(browser, cookie=world.cookie, width=width, scheme=scheme) as page:
+        page.goto(f"{world.server.url}/research/?tab=runs&section=studies")
+        card = page.locator('[data-study="retrain-without Carl"]')
+        expect(card.locator(".st-plan")).to_have_text("reward-2: without Careless Carl; 3 controls")
+        listed = card.locator(".st-findings li")
+        assert listed.all_inner_texts() == list(report.findings)
+        shown = card.locator(".st-row:not(.st-foot)")
+        figures = [
+            *(each.accuracy for each in report.held_out),
+            *(each.win_rate for each in report.policies),
+            *(each.shift for each in report.gate),
+        ]
+        expect(shown).to_have_count(len(figures))
+        for row, figure in zip(shown.all(), figures, strict=True):
+            assert figure is not None
+            assert figure.low is not None
+            assert figure.high is not None
+            interval = f"({points(figure.low)} to {points(figure.high)})"
+            assert row.locator(".st-value").inner_text() == f"{points(figure.shift)} {interval}"
+            # The dot lies in its whisker, and both in the track.
+            boxes = [row.locator(name).bounding_box() for name in (".st-track", ".st-whisker", ".st-dot")]  # fmt: skip
+            track, whisker, dot = (box and (box["x"], box["x"] + box["width"]) for box in boxes)
+            assert track
+            assert whisker
+            assert dot
+            middle = sum(dot) / 2
+            assert track[0] - 1 <= whisker[0] <= middle <= whisker[1] <= track[1] + 1
+        expect(card.locator(".st-tick")).to_have_count(3 * 5)
+        expect(card.locator(".st-chance")).to_have_count(5)  # the gate's verdicts have none
+        verdicts = card.locator("td[data-label=Verdict]").all_inner_texts()
+        wanted = [
+            each.before if each.before == each.after else f"{each.before} → {each.after}"
+            for each in report.gate
+        ]
+        assert [" ".join(text.split()) for text in verdicts] == wanted
+        card.locator(".st-counts summary").click()
+        total = card.locator(".st-counts tbody tr").first
+        assert total.locator("td").all_inner_texts() == ["All", "400", "100", "300"]
+        assert page.locator("img[src='x']").count() == 0
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+def test_the_form_offers_what_the_judgments_have(browser: Browser, world: World):
+    with new_page(browser, cookie=world.cookie) as page:
+        page.goto(f"{world.server.url}/research/?tab=runs&section=studies")
+        page.locator(".st-new").click()
+        drawer = page.locator("#study-drawer")
+        # Nothing can repeat a policy run, so the kind is chosen.
+        expect(drawer.locator("[name=kind][value=sweep]")).to_be_disabled()
+        expect(drawer.locator("[name=kind][value=retrain]")).to_be_checked()
+        expect(drawer.locator(".st-repeats")).to_contain_text(
+            "Trains reward-2 of iteration 2 again"
+        )
+        expect(drawer.locator(".st-changed")).to_be_hidden()
+        expect(drawer.locator(".st-only")).to_be_hidden()  # all judgments are by people
+        expect(drawer.locator("[name=controls]")).to_have_value("3")
+        expect(drawer.locator(".st-cost")).to_contain_text("about 2 min")
+        drawer.get_by_label("Careless Carl (100)").check()
+        drawer.locator("[name=guidelines]").select_option("0" * 16)
+        drawer.locator("[name=before]").fill("2026-03-05")
+        drawer.locator("[name=controls]").fill("x")
+        drawer.get_by_role("button", name="Start study").click()
+        expect(drawer.locator(".st-field.ks-wrong")).to_contain_text("a whole number from 0 to 20")
+        assert world.loop.asked == []
+        drawer.locator("[name=controls]").fill("2")
+        drawer.get_by_role("button", name="Start study").click()
+        expect(drawer.locator(".ks-answer-slot")).to_contain_text("Can't start the study.")
+        plan = {
+            "without": ["Careless Carl"], "only": [], "guidelines": ["0" * 16],
+            "before": "2026-03-05", "iteration": None, "controls": 2,
+        }  # fmt: skip
+        assert world.loop.asked == [("study", ("retrain", "retrain-1", plan, {}, "researcher"))]
+        world.loop.asked.clear()
