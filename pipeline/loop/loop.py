@@ -20,7 +20,8 @@ from pipeline.config import metric_definitions, paths
 from pipeline.config.policy import still_settings
 from pipeline.config.sections import Config
 from pipeline.evidence.package import Package, write_package
-from pipeline.loop.budget import Budgets
+from pipeline.loop.budgets import Budgets
+from pipeline.loop.label_budget import why_start
 from pipeline.loop.milestones import Milestones
 from pipeline.loop.remedies import describe_stopped
 from pipeline.loop.settings_store import Layers, SettingsStore, refuse_operator_settings
@@ -31,7 +32,6 @@ from pipeline.loop.workspace_config import fresh_config
 from pipeline.models.hub import base_model_path
 from pipeline.ppo.metrics import METRICS as PPO_METRICS
 from pipeline.promotion import gate
-from pipeline.promotion.label_budget import why_start
 from pipeline.promotion.model_board import model_board
 from pipeline.reward.report.report import RewardReports
 from pipeline.runs.jobs import Jobs

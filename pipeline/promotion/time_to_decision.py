@@ -19,11 +19,11 @@ from scipy.special import gammaln
 
 from pipeline.statistics.sequential_test import LAMBDAS, LOG_E_THRESHOLD
 
-PRIOR = (1.0, 1.0, 1.0)
-"""Prior counts of wins, ties and losses: the uniform distribution, worth three judgments.
+PRIOR = (2.0, 1.0, 2.0)
+"""Prior counts of wins, ties and losses, worth five judgments.
 
-Before the first judgment the interval is wide, because any share of wins is as probable as another.
-`python -m benchmarks autopilot` measures the coverage.
+A share of wins near 0 or 1 is then unlikely.  With a uniform prior (1, 1, 1) the first judgments
+promise decisions that do not come.  `python -m benchmarks autopilot` measures the coverage.
 """
 HORIZON = 500
 """The most further prompts that a forecast looks at: about eight times those of an iteration."""

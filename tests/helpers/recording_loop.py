@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 from pipeline.config.sections import Config
-from pipeline.loop.budget import Budgets
+from pipeline.loop.budgets import Budgets
 from pipeline.promotion import gate
 from pipeline.promotion.model_board import model_board
 from storage.engine.database import Database

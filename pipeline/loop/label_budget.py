@@ -1,6 +1,6 @@
 """How many more labels an iteration needs, in words, and when training starts by itself.
 
-Pure functions.  `pipeline/loop/budget.py` reads what they need from the workspace.
+Pure functions.  `pipeline/loop/budgets.py` reads what they need from the workspace.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def why_start(budget: LabelBudget, labeling: LabelingConfig) -> str | None:
     if _waits(budget, labeling):
         return None
     return (
-        f"{full}, and the test of {gate.policy} against SFT decides within the "
+        f"{full}, and {_test(gate)} decides within the "
         f"{_count(_allowed(budget, labeling), 'label')} that autopilot may wait for with a "
         f"probability of {gate.by_wait:.0%}"
     )
@@ -164,56 +164,62 @@ def _not_labeling(budget: LabelBudget) -> str:
 def _about_gate(gate: GateNeed | None, budget: LabelBudget) -> str:
     if gate is None:
         return ""
-    test = f"the test of {gate.policy} against SFT"
     if gate.settled:
         return f"{_capital(_settled(gate))}: the gate needs no more judgments."
+    test = _test(gate)
     if budget.more is not None and gate.median is not None:
         within = _range(budget.more_low, budget.more_high, budget.offered)
         return (
             f"About {_count(_rounded(budget.more), 'more judgment')} until {test} decides "
-            f"(90%: {within}), {_rounded(gate.median):,} of them of {gate.policy} against SFT."
+            f"(90%: {within}), {_rounded(gate.median):,} of them on the gate."
         )
-    middle = (
-        f"more than {gate.horizon:,}" if gate.median is None else f"about {_rounded(gate.median):,}"
-    )
-    needs = (
-        f"it needs {middle} more judgments against SFT "
-        f"(90%: {_range(gate.low, gate.high, gate.horizon)}), and "
-        f"{'no pair is' if not gate.pairs else _count(gate.pairs, 'pair') + (' is' if gate.pairs == 1 else ' are')} left."
-    )
+    chance = f"decides in this iteration with a probability of {gate.by_pairs:.0%}"
     if gate.by_pairs < _HARDLY:
-        return f"{_capital(test)} will hardly decide in this iteration: {needs}"
-    return (
-        f"{_capital(test)} decides in this iteration with a probability of {gate.by_pairs:.0%}: "
-        f"{needs}"
-    )
+        chance = "will hardly decide in this iteration"
+    return f"{_capital(test)} {chance}: it needs {_gate_judgments(gate)}, and {_pairs(gate)} left."
+
+
+def _gate_judgments(gate: GateNeed) -> str:
+    within = _range(gate.low, gate.high, gate.horizon)
+    if gate.median is None:
+        middle = f"probably more than {gate.horizon:,}"
+    else:
+        middle = f"about {_rounded(gate.median):,}"
+    return f"{middle} more judgments on the gate (90%: {within})"
+
+
+def _pairs(gate: GateNeed) -> str:
+    """The pairs that are left, with their verb."""
+    if gate.pairs == 1:
+        return "one such pair is"
+    return f"{gate.pairs or 'no'} such pairs are"
+
+
+def _test(gate: GateNeed) -> str:
+    return f"the test of {gate.policy} against SFT"
 
 
 def _settled(gate: GateNeed) -> str:
     if gate.ruled:
         return f"a researcher has ruled on {gate.policy}"
-    return f"the test of {gate.policy} against SFT has decided ({gate.decision})"
+    return f"{_test(gate)} has decided ({gate.decision})"
 
 
 def _about_labels(budget: LabelBudget) -> str:
     gate, gain = budget.gate, budget.gain
-    open_test = gate is not None and not gate.settled
+    waiting = gate.policy if gate and not gate.settled else ""
     if not budget.left:
-        may_wait = (
-            " You can train, or label until the test decides." if open_test else " Train now."
-        )
-        return f"All {_count(budget.wanted, 'label')} of the iteration are in.{may_wait}"
-    left = f"{budget.left:,} of the iteration's {_count(budget.wanted, 'label')} are left"
+        then = "you can train, or label until the test decides" if waiting else "you can train"
+        return f"All {_count(budget.wanted, 'label')} are in: {then}."
     if gain is None:
-        stays = (
-            f"; if you train before the test decides, {gate.policy} stays provisional"
-            if gate is not None and open_test
-            else ""
-        )
-        return f"{left}{stays}."
-    small = gain.high < SMALL_GAIN
-    stop = f" You can stop {'when the test decides' if open_test else 'now'}." if small else ""
-    return f"{left} and would {_adds(gain)}.{stop}"
+        stays = f"; if you train before the test decides, {waiting} stays provisional"
+        are = "is" if budget.left == 1 else "are"
+        counted = f"{budget.left:,} of {_count(budget.wanted, 'label')} {are} left"
+        return f"{counted}{stays if waiting else ''}."
+    found = f"The {_count(budget.left, 'label')} left would {_adds(gain)}"
+    if gain.high >= SMALL_GAIN:
+        return f"{found}."
+    return f"{found}: you can stop {'when the test decides' if waiting else 'now'}."
 
 
 def _adds(gain: ExpectedGain) -> str:

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from pipeline.config.sections import Config
+from pipeline.loop.label_budget import in_words, needed
 from pipeline.promotion.gate import RULINGS
-from pipeline.promotion.label_budget import in_words, needed
 from pipeline.reward.report.forecast import expected_gain
 from pipeline.reward.report.report import RewardReports
 from storage import worker_files
