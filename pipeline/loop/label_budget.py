@@ -28,6 +28,7 @@ SMALL_GAIN = 0.01
 LIKELY = 0.5
 """Autopilot waits for the test at this probability of a decision."""
 _HARDLY = 0.05
+"""Below this probability nobody should wait for the test."""
 
 
 def needed(
@@ -174,9 +175,13 @@ def _about_gate(gate: GateNeed | None, budget: LabelBudget) -> str:
             f"(90%: {within}), {_rounded(gate.median):,} of them on the gate."
         )
     chance = f"decides in this iteration with a probability of {gate.by_pairs:.0%}"
-    if gate.by_pairs < _HARDLY:
-        chance = "will hardly decide in this iteration"
+    if _hopeless(gate):
+        chance = f"{'will hardly' if gate.pairs else 'cannot'} decide in this iteration"
     return f"{_capital(test)} {chance}: it needs {_gate_judgments(gate)}, and {_pairs(gate)} left."
+
+
+def _hopeless(gate: GateNeed) -> bool:
+    return gate.by_pairs < _HARDLY
 
 
 def _gate_judgments(gate: GateNeed) -> str:
@@ -207,7 +212,7 @@ def _settled(gate: GateNeed) -> str:
 
 def _about_labels(budget: LabelBudget) -> str:
     gate, gain = budget.gate, budget.gain
-    waiting = gate.policy if gate and not gate.settled else ""
+    waiting = gate.policy if gate and not gate.settled and not _hopeless(gate) else ""
     if not budget.left:
         then = "you can train, or label until the test decides" if waiting else "you can train"
         return f"All {_count(budget.wanted, 'label')} are in: {then}."
