@@ -115,8 +115,8 @@ def _iteration(
 
 def _budget(found: LabelBudget | None) -> list[str]:
     said = [found.says, found.starts] if found and found.phase == "labeling" else []
-    lines = textwrap.wrap(" ".join(filter(None, said)), LINE)
-    return ["Labels needed", *(f"  {line}" for line in lines)] if lines else []
+    lines = [f"  {line}" for text in said for line in textwrap.wrap(text, LINE)]
+    return ["Labels needed", *lines] if lines else []
 
 
 def _data(found: Status) -> list[Row]:
