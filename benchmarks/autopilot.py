@@ -27,14 +27,14 @@ import json
 import math
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import pairwise, product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
 from benchmarks.common import exit_status, markdown
 from pipeline.promotion.power import Scenario
@@ -59,6 +59,8 @@ PROMISES = (0.0, 0.05, 0.2, 0.4, 0.6, 0.8, 1.0)
 ENOUGH = 200
 """Forecasts of a scenario that its coverage needs."""
 _NEVER = 10**9
+Columns = Mapping[str, np.ndarray]
+"""The forecasts, one in each row of the columns."""
 
 
 @dataclass(frozen=True)
@@ -126,7 +128,7 @@ def asked(tally: Tally, judgments: int) -> Asked:
     )
 
 
-def measured(generator: np.random.Generator, runs: int) -> pd.DataFrame:
+def measured(generator: np.random.Generator, runs: int) -> Columns:
     """A row for each simulated test and point at which it has not decided."""
     rows = []
     for number, (win_rate, ties) in enumerate((w, t) for w in WIN_RATES for t in TIES):
@@ -148,7 +150,7 @@ def measured(generator: np.random.Generator, runs: int) -> pd.DataFrame:
                         "in labels": found.low_labels <= labels <= found.high_labels,
                     }
                 )  # fmt: skip
-    return pd.DataFrame(rows)
+    return {name: np.array([row[name] for row in rows]) for name in rows[0]}
 
 
 def _labels_until(generator: np.random.Generator, after: int, judgments: int) -> int:
@@ -161,19 +163,23 @@ def _labels_until(generator: np.random.Generator, after: int, judgments: int) ->
     return int(np.sort(places)[after - 1]) + 1
 
 
-def summary(rows: pd.DataFrame) -> dict[str, Any]:
+def those(rows: Columns, chosen: np.ndarray) -> Columns:
+    return {name: column[chosen] for name, column in rows.items()}
+
+
+def summary(rows: Columns) -> dict[str, Any]:
     """The figures of some rows; standard errors are clustered by test."""
     held = ~(rows["below"] | rows["above"])
     closed = ~rows["open"]
     return {
-        "asked": len(rows),
+        "asked": held.size,
         "coverage": float(held.mean()),
-        "standard error": standard_error(held.to_numpy(float), rows["test"].to_numpy()),
+        "standard error": standard_error(held, rows["test"]),
         "below": float(rows["below"].mean()),
         "above": float(rows["above"].mean()),
         "open": float(rows["open"].mean()),
         "closed coverage": float(held[closed].mean()) if closed.any() else None,
-        "width": float(rows["width"][closed].median()) if closed.any() else None,
+        "width": float(np.median(rows["width"][closed])) if closed.any() else None,
         "bias": float((rows["promised"] - rows["kept"]).mean()),
         "in labels": float(rows["in labels"].mean()),
     }
@@ -186,34 +192,40 @@ def standard_error(values: np.ndarray, clusters: np.ndarray) -> float:
     return math.sqrt(float(left @ left)) / values.size
 
 
-def table(rows: pd.DataFrame, by: str) -> list[dict[str, Any]]:
+def table(rows: Columns, by: str) -> list[dict[str, Any]]:
     """The figures by the values of a column, and over all."""
-    found = [{by: value} | summary(part) for value, part in rows.groupby(by)]
+    found = [
+        {by: value} | summary(those(rows, rows[by] == value))
+        for value in np.unique(rows[by]).tolist()
+    ]
     return [*found, {by: "all"} | summary(rows)]
 
 
-def promises(rows: pd.DataFrame) -> list[dict[str, Any]]:
+def promises(rows: Columns) -> list[dict[str, Any]]:
     """How often the test decided in time, by the probability that the forecast gave."""
     found = []
-    for promised, part in rows.groupby(pd.cut(rows["promised"], PROMISES, include_lowest=True)):
-        if len(part):
+    for low, high in pairwise(PROMISES):
+        inside = (rows["promised"] > low) & (rows["promised"] <= high)
+        part = those(rows, inside | ((rows["promised"] == low) & (low == 0)))
+        if part["kept"].size:
             found.append(
                 {
-                    "probability": str(promised), "asked": len(part),
+                    "probability": f"{low:g} to {high:g}", "asked": part["kept"].size,
                     "promised": float(part["promised"].mean()), "kept": float(part["kept"].mean()),
-                    "standard error": standard_error(part["kept"].to_numpy(float), part["test"].to_numpy()),
+                    "standard error": standard_error(part["kept"], part["test"]),
                 }
             )  # fmt: skip
     return found
 
 
-def lowest_scenario(rows: pd.DataFrame) -> dict[str, Any] | None:
+def lowest_scenario(rows: Columns) -> dict[str, Any] | None:
     """The scenario and point with the lowest coverage, among those asked often enough."""
-    found = [
-        {"win rate": win_rate, "ties": ties, "after": after} | summary(part)
-        for (win_rate, ties, after), part in rows.groupby(["win rate", "ties", "after"])
-        if len(part) >= ENOUGH
-    ]
+    found = []
+    for win_rate, ties, after in product(WIN_RATES, TIES, ASKED_AFTER):
+        same = (rows["win rate"] == win_rate) & (rows["ties"] == ties) & (rows["after"] == after)
+        if same.sum() >= ENOUGH:
+            scenario = {"win rate": win_rate, "ties": ties, "after": after}
+            found.append(scenario | summary(those(rows, same)))
     return min(found, key=lambda row: row["coverage"], default=None)
 
 
