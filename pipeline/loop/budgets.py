@@ -21,10 +21,10 @@ from storage.tables import iterations, models, policy_judgments
 
 FRESH = 5.0
 """Seconds after which a budget is read again even if nothing was stored: a learning curve is a file."""
-_SHARE = 20
+SHARE = 20
 """A budget that is slow to read is kept for this many times the time that it took …"""
-_SLOW = 0.1
-"""… if that was more than so many seconds."""
+SLOW = 0.25
+"""… if that was more than so many seconds, as with very many judgments."""
 
 
 class Budgets:
@@ -50,7 +50,7 @@ class Budgets:
             committed, start = self._db.committed, self._clock()
             budget = self._read(current, config, study)
             took = self._clock() - start
-            slow = start + (_SHARE * took if took > _SLOW else 0.0)
+            slow = start + (SHARE * took if took > SLOW else 0.0)
             self._known = (asked, committed, start + FRESH, slow, budget)
             return budget
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -11,6 +12,7 @@ import pandas as pd
 import pytest
 
 from pipeline.config.sections import Config, LabelingConfig
+from pipeline.loop import budgets
 from pipeline.loop.budgets import Budgets
 from pipeline.loop.label_budget import in_words, least_labels, needed, why_start
 from pipeline.loop.loop import Loop
@@ -255,6 +257,12 @@ def test_autopilot_without_automatic_training_is_refused():
 # --- in a workspace -----------------------------------------------------------------------------
 
 
+@pytest.fixture(autouse=True)
+def never_slow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a busy machine too, a loop reads the budget again after each judgment."""
+    monkeypatch.setattr(budgets, "SLOW", math.inf)
+
+
 @pytest.fixture
 def world(db: Database) -> Database:
     """Iteration 2 asks for 28 labels; policy-1 is the candidate."""
@@ -396,11 +404,11 @@ def test_a_budget_is_read_again_after_a_judgment_or_five_seconds(world: Database
     compare(world, "policy-1", "sft-1", ["first", None])
     clock = [0.0]
     with loop_of(world) as loop:
-        budgets = Budgets(world, loop.reports, clock=lambda: clock[0])
+        read = Budgets(world, loop.reports, clock=lambda: clock[0])
         current = iterations.get(world, 2)
 
         def ask() -> LabelBudget:
-            return budgets.get(current, Config())
+            return read.get(current, Config())
 
         first = ask()
         clock[0] = 4.9
@@ -415,3 +423,18 @@ def test_a_budget_is_read_again_after_a_judgment_or_five_seconds(world: Database
         assert ask() is second
         clock[0] = 10.0
         assert ask() is not second
+
+
+def test_a_budget_that_takes_a_second_to_read_is_kept_for_twenty(
+    world: Database, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(budgets, "SLOW", 0.25)
+    compare(world, "policy-1", "sft-1", ["first"])
+    times = iter([0.0, 1.0, 19.9, 20.0, 20.0, 21.0])  # begun, read, asked, asked, begun, read
+    with loop_of(world) as loop:
+        read = Budgets(world, loop.reports, clock=lambda: next(times))
+        current = iterations.get(world, 2)
+        first = read.get(current, Config())
+        compare(world, "policy-1", "sft-1", ["first"])
+        assert read.get(current, Config()) is first
+        assert read.get(current, Config()).labels == 2
