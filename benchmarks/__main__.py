@@ -26,6 +26,7 @@ COMMANDS = {
     "token-balance": ["token_balance"],
     "simulation": ["simulate_seeds"],
     "win-rate": ["winrate"],
+    "autopilot": ["autopilot"],
     "recovery": ["recovery"],
     "reward-report": ["reward_report"],
     "agreement": ["agreement"],

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from commands.app import table_lines
 from storage.analysis.agreement import Agreement
 from storage.analysis.agreement_statistics import MIN_ITEMS
+from storage.reports import LabelBudget
 from storage.status import (
     CheckFigures,
     ChecksStatus,
@@ -20,6 +22,8 @@ from storage.tables.run_resources import GpuUse, ResourceUse
 WIDTH = 20
 """Characters of a label."""
 _KINDS = {"person": "people", "model": "models", "simulated": "simulated annotators"}
+LINE = 98
+"""Characters of a line of prose."""
 Row = tuple[str, str]
 
 
@@ -28,6 +32,7 @@ def lines(found: Status) -> Iterator[str]:
     sections = [
         [f"Needs attention: {found.trouble}"] if found.trouble else [],
         _section(*_iteration(found.iteration, found.prompts)),
+        _budget(found.label_budget),
         _section("Data", _data(found)),
         _section("Agreement", _agreement(found.agreement)) + _kappas(found.agreement),
         _section("Checks of annotators", _checks(found.checks)) + _checked(found.checks),
@@ -106,6 +111,12 @@ def _iteration(
         ("Labels", f"{labels} ({arms})" if arms else labels),
         ("Verdict", current.verdict or ""),
     ]
+
+
+def _budget(found: LabelBudget | None) -> list[str]:
+    said = [found.says, found.starts] if found and found.phase == "labeling" else []
+    lines = [f"  {line}" for text in said for line in textwrap.wrap(text, LINE)]
+    return ["Labels needed", *lines] if lines else []
 
 
 def _data(found: Status) -> list[Row]:

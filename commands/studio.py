@@ -193,7 +193,7 @@ class Studio:
         return model_push.push_model(self.db, self._verdicts, model, repository, private=private)
 
     def _status(self) -> Status:
-        """The workspace's status; `trouble` says why the loop cannot continue."""
+        """The workspace's status with the label budget; `trouble` says why the loop cannot continue."""
         try:
             self.loop.refresh()
         except Exception as error:  # the user needs the rest of the status even more then
@@ -201,7 +201,7 @@ class Studio:
         blocked = self.loop.state().blocked
         stopped = what_stopped(blocked, self.db.workspace) if blocked else None
         trouble = self.db.health.trouble or stopped
-        return replace(status(self.db), trouble=trouble)
+        return replace(status(self.db), trouble=trouble, label_budget=self.loop.label_budget())
 
     def _ask(
         self,

@@ -19,7 +19,14 @@ from storage.generation_records import (
     ReplyRequest,
 )
 from storage.records import Study, StudyKind
-from storage.reports import RewardReport, SettingView, Stopped, StudyOffer, WorkspaceSettings
+from storage.reports import (
+    LabelBudget,
+    RewardReport,
+    SettingView,
+    Stopped,
+    StudyOffer,
+    WorkspaceSettings,
+)
 
 
 class RewardReports(Protocol):
@@ -164,6 +171,10 @@ class Loop(Protocol):
 
     def gate(self) -> GateReport:
         """The verdict on each policy, and the leaderboard."""
+        ...
+
+    def label_budget(self) -> LabelBudget:
+        """How many more labels the newest iteration needs."""
         ...
 
     def model_board(self, anchor: str | None = None, category: str | None = None) -> ModelBoard:

@@ -18,7 +18,8 @@ from urllib.parse import urlsplit
 
 from storage.records import check_choice, now
 
-Via = Literal["browser", "token", "command line"]
+Via = Literal["browser", "token", "command line", "studio"]
+"""`studio` is the studio itself, such as when it starts training by itself."""
 MAX_TEXT_LENGTH = 500
 """Characters of a text in the details, such as a reason."""
 Entry = Mapping[str, Any]
@@ -36,7 +37,7 @@ _ACTOR: ContextVar[Actor | None] = ContextVar("actor", default=None)
 
 
 def actor() -> Actor | None:
-    """For whom this code runs; None for the studio itself, whose acts are not noted."""
+    """For whom this code runs; None for the studio itself, whose changes of records are not noted."""
     return _ACTOR.get()
 
 

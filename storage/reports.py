@@ -15,7 +15,8 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import Field, TypeAdapter
 
 from storage.analysis.intervals import WinRate
-from storage.records import Stage
+from storage.gate_report import Decision
+from storage.records import Phase, Stage
 
 _T = TypeVar("_T")
 
@@ -323,6 +324,84 @@ class RewardReport:
     """Expected duration of the whole learning curve."""
     missing: str | None = None
     """Why there is no `quality`."""
+
+
+# ------------------------------------------------------------------ how many more labels
+
+
+@dataclass(frozen=True, kw_only=True)
+class GateNeed:
+    """How many more judgments the test of the iteration's candidate against SFT needs.
+
+    A judgment counts if it is the first on its prompt.  `low` and `high` are a 90% interval; None,
+    like a `median` of None, stands for more than `horizon`.
+    """
+
+    policy: str
+    decision: Decision
+    ruled: bool = False
+    """Whether a researcher's ruling replaces the test."""
+    judgments: int
+    """First judgments of a prompt so far."""
+    median: int | None = None
+    low: int | None = None
+    high: int | None = None
+    horizon: int
+    pairs: int = 0
+    """Prompts on which the queue still offers a first judgment."""
+    by_labels: float = 0.0
+    """Probability that the test decides with the labels that the iteration still wants."""
+    by_wait: float = 0.0
+    """The same with labeling.autopilot_wait more labels."""
+    by_pairs: float = 0.0
+    """The same with all pairs of the queue."""
+
+    @property
+    def settled(self) -> bool:
+        """Whether further judgments cannot change the verdict of the test."""
+        return self.ruled or self.decision != "go on"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExpectedGain:
+    """The gain in accuracy that the newest learning curve expects from `labels` more labels, with its
+    95% interval."""
+
+    labels: int
+    gain: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabelBudget:
+    """How many more labels the newest iteration needs, and for what.
+
+    `more` labels decide the gate's test (median), with the 90% interval from `more_low` to
+    `more_high`; None stands for more than the `offered` labels of the queue, or for no open test.
+    """
+
+    iteration: int | None = None
+    phase: Phase | None = None
+    labels: int = 0
+    wanted: int = 0
+    offered: int = 0
+    more: int | None = None
+    more_low: int | None = None
+    more_high: int | None = None
+    gate: GateNeed | None = None
+    """None without a candidate, as in the first iteration."""
+    gain: ExpectedGain | None = None
+    """Of the labels that are left; None without a learning curve that reaches so far."""
+    says: str = ""
+    """All this in a few sentences."""
+    starts: str = ""
+    """When training starts by itself; empty if it does not."""
+
+    @property
+    def left(self) -> int:
+        """The labels that the iteration still wants."""
+        return max(0, self.wanted - self.labels)
 
 
 # ------------------------------------------------------------------ the loop

@@ -1,6 +1,7 @@
 """The status of a workspace, which `launch.py status` prints; `--json` prints all fields.
 
-The command is `Studio._status` in commands/studio.py; it polls the workers and sets `trouble`.
+The command is `Studio._status` in commands/studio.py; it polls the workers and sets `trouble` and
+`label_budget`.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from storage.analysis.checks import (
 from storage.engine.database import Database
 from storage.labeling import gold
 from storage.records import Iteration, ModelRole, Phase, Run, RunStatus, Stage
-from storage.reports import from_json
+from storage.reports import LabelBudget, from_json
 from storage.tables import (
     annotators,
     iterations,
@@ -162,6 +163,8 @@ class Status:
     runs: tuple[RunState, ...]
     resources: ResourceUse | None = None
     """What the worker of the running stage uses; None while none runs."""
+    label_budget: LabelBudget | None = None
+    """How many more labels the newest iteration needs."""
     trouble: str | None = None
     """Why the loop cannot continue, as a sentence."""
 

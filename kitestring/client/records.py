@@ -77,8 +77,8 @@ class Stopped:
 class Status:
     """Counts of the workspace and the state of the loop.
 
-    `agreement`, `checks`, `policy`, `reward_model`, and `resources`, which has what the running stage
-    uses, are as `launch.py status --json` prints them.
+    `agreement`, `checks`, `policy`, `reward_model`, `label_budget`, which has how many more labels are
+    needed, and `resources`, which has what the running stage uses, are as `launch.py status --json` prints them.
     `stopped` is the stage that somebody must resume or retry.  `waits` says why training cannot start
     now, and `trouble` why the loop cannot continue.
     """
@@ -96,6 +96,7 @@ class Status:
     reward_model: Mapping[str, Any] | None
     runs: tuple[RunState, ...]
     resources: Mapping[str, Any] | None
+    label_budget: Mapping[str, Any] | None
     trouble: str | None
     stopped: Stopped | None
     waits: str | None
@@ -657,7 +658,7 @@ class Practice:
 
 @dataclass(frozen=True, kw_only=True)
 class AuditEntry:
-    """Who did what: `via` is browser, token or command line."""
+    """Who did what: `via` is browser, token, command line, or studio for the studio itself."""
 
     time: datetime
     actor: str

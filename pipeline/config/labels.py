@@ -31,6 +31,8 @@ LABELS: Mapping[str, str] = {
     "labeling.labels": "Labels per iteration",
     "labeling.overlap": "Share judged by two people",
     "labeling.auto_train": "Train automatically",
+    "labeling.autopilot": "Autopilot",
+    "labeling.autopilot_wait": "Labels that autopilot waits for",
     "labeling.scale": "Preference scale",
     "labeling.strength": "Preference strength",
     "labeling.criteria": "Criteria",

@@ -96,6 +96,18 @@ class LabelingConfig(Section):
     auto_train: bool = setting(
         False, "Start training automatically when an iteration has all its labels."
     )
+    autopilot: bool = setting(
+        False,
+        "With auto_train: start earlier, from half of the labels on, when the gate's test has decided "
+        "and the learning curve expects less than one point of accuracy from the labels that are left. "
+        "With all labels, wait for up to autopilot_wait more while the test will probably decide "
+        "within them.",
+    )
+    autopilot_wait: int = setting(
+        0,
+        "Most labels beyond labels for which autopilot waits for the gate's test; 0 does not wait.",
+        low=0,
+    )
     scale: Literal["two-step", "one-press"] = setting(
         "two-step",
         "How annotators state a preference: two-step (a strength, then A or B) or one-press (seven "
@@ -155,6 +167,11 @@ class LabelingConfig(Section):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_tags("labeling.reasons", self.reasons)
+        require(
+            self.auto_train or not self.autopilot,
+            "labeling.autopilot=true needs labeling.auto_train=true: it only changes when automatic "
+            "training starts",
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,6 +20,8 @@ from pipeline.config import metric_definitions, paths
 from pipeline.config.policy import still_settings
 from pipeline.config.sections import Config
 from pipeline.evidence.package import Package, write_package
+from pipeline.loop.budgets import Budgets
+from pipeline.loop.label_budget import why_start
 from pipeline.loop.milestones import Milestones
 from pipeline.loop.remedies import describe_stopped
 from pipeline.loop.settings_store import Layers, SettingsStore, refuse_operator_settings
@@ -39,7 +41,14 @@ from storage.engine.database import Database
 from storage.gate_report import GateReport, ModelBoard, Standing
 from storage.labeling import follow_ups
 from storage.records import Iteration, ModelVersion, Phase, Run, Stage, now
-from storage.reports import Blocked, LoopState, SettingView, Stopped, WorkspaceSettings
+from storage.reports import (
+    Blocked,
+    LabelBudget,
+    LoopState,
+    SettingView,
+    Stopped,
+    WorkspaceSettings,
+)
 from storage.tables import (
     audit,
     iterations,
@@ -77,6 +86,7 @@ class Loop:
         self.reports = RewardReports(
             db.workspace, lambda: models.reward_models(db), lambda: self.state().message
         )
+        self._budgets = Budgets(db, self.reports)
         self._apply(config)
 
     def _apply(self, config: Config) -> None:
@@ -192,6 +202,12 @@ class Loop:
         Only the operator, who uses the command line, may name functions and files that config.toml
         does not name.
         """
+        self._train(overrides, by_operator=by_operator)
+
+    def _train(
+        self, overrides: Mapping[str, str], *, by_operator: bool = False, why: str = ""
+    ) -> None:
+        """`train`; `why` says why the loop does it by itself."""
         self._require_components(overrides, due=None, by_operator=by_operator)
         with self._lock:
             current = self._current()
@@ -208,7 +224,11 @@ class Loop:
             self._milestones.labels(current)
             settings.set_learn_from(self._db, config.reward.learn_from)
             changed = iterations.save(self._db, replace(changed, phase="reward"))
-            audit.note(self._db, "train", f"iteration {current.number}", settings=dict(overrides))
+            subject = f"iteration {current.number}"
+            if why:
+                audit.note_of_studio(self._db, "train", subject, why=why)
+            else:
+                audit.note(self._db, "train", subject, settings=dict(overrides))
             if runs.newest(self._db, changed.number, "reward"):
                 # The loop left a stopped reward stage for labeling; this run has a new snapshot.
                 self._start(changed, "reward")
@@ -272,6 +292,13 @@ class Loop:
     def gate(self) -> GateReport:
         """Every policy's verdict with its evidence, and the leaderboard."""
         return gate.report(policy_judgments.evidence(self._db), self._current_config())
+
+    def label_budget(self) -> LabelBudget:
+        """How many more labels the newest iteration needs, for the gate and for the reward model."""
+        study = self.studies.active()
+        return self._budgets.get(
+            iterations.latest(self._db), self._current_config(), study=study.name if study else ""
+        )
 
     def model_board(self, anchor: str | None = None, category: str | None = None) -> ModelBoard:
         """The leaderboard of all models in the judgments, imported ones included.
@@ -421,10 +448,15 @@ class Loop:
         config = self._config_of(current)
         if not config.labeling.auto_train or runs.newest(self._db, current.number, "reward"):
             return "labeling"  # only a person restarts a reward stage that was left for labeling
-        enough = worker_files.labels_in(self._db, current) >= current.labels_wanted
-        if not enough or self._training_blocked_by(current, config):
+        if config.labeling.autopilot:
+            budget = self.label_budget()
+        else:
+            labels = worker_files.labels_in(self._db, current)
+            budget = LabelBudget(labels=labels, wanted=current.labels_wanted)
+        why = why_start(budget, config.labeling)
+        if why is None or self._training_blocked_by(current, config):
             return "labeling"
-        self.train({})
+        self._train({}, why=why)
         return "reward"
 
     def _fine_tunes(self, current: Iteration) -> bool:

@@ -62,7 +62,7 @@ _LIVE_SETTINGS = (
     *(
         f"labeling.{name}"
         for name in (
-            "auto_train", "gold_share", "gold_first", "reask_share", "reask_after", "practice",
+            "auto_train", "autopilot", "autopilot_wait", "gold_share", "gold_first", "reask_share", "reask_after", "practice",
             "practice_mark",
         )
     ),

@@ -224,7 +224,7 @@ def midnight(moment: datetime, offset: int = 0) -> datetime:
 
 # The view current_judgments would read a million judgments, and only those of the queue are needed:
 # a judgment is always revised on the same comparison.
-_UNFINISHED = f"""
+UNFINISHED = f"""
     queued AS (SELECT c.id, c.wanted FROM comparisons AS c WHERE {IN_USE}),
     given AS (
         SELECT j.id, j.comparison, j.annotator, j.replaces
@@ -237,16 +237,18 @@ _UNFINISHED = f"""
         ANTI JOIN withdrawals AS w ON w.replaces = g.id
         GROUP BY g.comparison),
     unfinished AS (
-        SELECT q.id FROM queued AS q LEFT JOIN people AS p ON p.comparison = q.id
+        SELECT q.id, q.wanted - coalesce(p.n, 0) AS missing
+        FROM queued AS q LEFT JOIN people AS p ON p.comparison = q.id
         WHERE q.wanted > coalesce(p.n, 0) AND q.id NOT IN (SELECT comparison FROM open_flags))
 """
-_COUNT_UNFINISHED = f"WITH {_UNFINISHED} SELECT count(*) AS n FROM unfinished"
+"""Common table expressions of the pairs that still need judgments by people, and how many."""
+_COUNT_UNFINISHED = f"WITH {UNFINISHED} SELECT count(*) AS n FROM unfinished"
 _BEGUN = f"""
     SELECT coalesce(max(created_at), '-infinity'::TIMESTAMPTZ) FROM iterations
     WHERE number = ({SERVED})
 """
 _PROGRESS = f"""
-    WITH {_UNFINISHED},
+    WITH {UNFINISHED},
     known AS (SELECT unnest($known)),
     own AS (
         SELECT id, comparison, replaces, created_at FROM judgments WHERE annotator = $annotator),

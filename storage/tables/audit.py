@@ -18,6 +18,8 @@ from storage.records import new_id
 
 OPERATOR = "operator"
 """The name of who uses the command line."""
+STUDIO = "studio"
+"""The name of the studio itself."""
 COLUMNS = ("time", "actor", "via", "action", "subject", "details")
 
 _LISTING = """
@@ -25,7 +27,8 @@ _LISTING = """
     FROM audit_log AS e
     LEFT JOIN annotators AS a ON a.id = e.actor
     LEFT JOIN annotators AS s ON s.id = e.subject
-    WHERE ($actor IS NULL OR a.name = $actor OR (e.actor = '' AND $actor = 'operator'))
+    WHERE ($actor IS NULL OR a.name = $actor
+           OR (e.actor = '' AND $actor = if(e.via = 'studio', 'studio', 'operator')))
       AND ($action IS NULL OR e.action = $action OR starts_with(e.action, $action || '.'))
       AND ($since IS NULL OR e.created_at >= $since)
       AND ($until IS NULL OR e.created_at < $until)
@@ -34,7 +37,8 @@ _LISTING = """
     ORDER BY e.created_at DESC, e.id LIMIT coalesce($limit, 9223372036854775807)
 """
 _KNOWN = """
-    SELECT DISTINCT e.action, coalesce(a.name, 'operator') AS actor
+    SELECT DISTINCT e.action,
+           coalesce(a.name, if(e.via = 'studio', 'studio', 'operator')) AS actor
     FROM audit_log AS e LEFT JOIN annotators AS a ON a.id = e.actor ORDER BY ALL
 """
 
@@ -71,6 +75,12 @@ def note(db: Database, action: str, subject: str = "", **details: Any) -> None:
     """Note an action that stores no record; does nothing if the studio itself acts."""
     if actor() is not None:
         db.write(lambda tx: note_in(tx, action, subject, **details))
+
+
+def note_of_studio(db: Database, action: str, subject: str, **details: Any) -> None:
+    """Note what the studio did by itself."""
+    entry = AuditEntry(id=new_id(), action=action, subject=subject, via="studio", details=details)
+    db.write(lambda tx: tx.store(entry))
 
 
 def note_in(tx: Transaction, action: str, subject: str = "", **details: Any) -> None:
@@ -134,7 +144,7 @@ def listing(
 
 
 def _nobody(row: dict[str, Any]) -> str:
-    return OPERATOR if row["via"] == "command line" else "unknown"
+    return {"command line": OPERATOR, "studio": STUDIO}.get(row["via"], "unknown")
 
 
 def known_values(db: Database) -> KnownValues:

@@ -42,6 +42,8 @@ _JUDGED = """
     JOIN completions AS s ON s.id = c.second
     LEFT JOIN predictions AS p ON p.comparison = j.comparison
     WHERE list_contains($arms, c.arm) AND list_contains($kinds, a.kind) AND f.policy <> s.policy
+      AND ($between IS NULL
+           OR (list_contains($between, f.policy) AND list_contains($between, s.policy)))
     ORDER BY made.since, j.comparison, j.annotator
 """
 
@@ -58,13 +60,18 @@ _PAIRS = """
 _OVERRIDES = "SELECT * FROM gate_overrides ORDER BY created_at, id"
 
 
-def judged(db: Database) -> list[PolicyJudgment]:
-    """Current judgments between two policies by people, oldest first.
+def judged(db: Database, *, between: tuple[str, str] | None = None) -> list[PolicyJudgment]:
+    """Current judgments between two policies by people, oldest first; `between` names the two.
 
     A revised judgment keeps the place of its annotator's first judgment of the pair: the sequential
     test reads judgments in this order, which a correction must not change.
     """
-    rows = db.read(_JUDGED, arms=list(EVALUATION_ARMS), kinds=list(LEARNED_FROM))
+    rows = db.read(
+        _JUDGED,
+        arms=list(EVALUATION_ARMS),
+        kinds=list(LEARNED_FROM),
+        between=list(between) if between else None,
+    )
     return [PolicyJudgment(**row) for row in rows]
 
 

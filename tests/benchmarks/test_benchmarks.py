@@ -79,6 +79,7 @@ SMOKES = [
           f"--arms random hybrid --rounds 2 --labels 8 --prompts 30 {POOL}", "| hybrid | 1 |", short=True),
     Smoke("python -m benchmarks.selection_speed", "--prompts 20 --rounds 1", "bald", short=True),
     Smoke("python -m benchmarks.winrate", "--trials 8", "sequential test", short=True),
+    Smoke("python -m benchmarks autopilot", "--runs 5", "probability of a decision within 60", short=True),
     Smoke("python -m benchmarks.reward_report", "--trials 2", "ceiling"),
     Smoke("python -m benchmarks simulation",
           "--seeds 0 --arms gold --iterations 1 --labels 24 --annotators 2 -- --tiny",

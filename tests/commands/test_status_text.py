@@ -8,6 +8,7 @@ from pathlib import Path
 
 from commands import status_text
 from storage.analysis.agreement import Agreement, Kappa
+from storage.reports import LabelBudget
 from storage.status import (
     AnnotatorCheckFigures,
     CheckFigures,
@@ -130,6 +131,22 @@ def test_a_full_status_is_labels_and_values_in_sections() -> None:
     ]
 
 
+def test_the_label_budget_is_a_paragraph_while_labels_are_collected() -> None:
+    said = (
+        "About 120 more judgments until the test of policy-1 against SFT decides (90%: 80 to 190)."
+    )
+    budget = LabelBudget(
+        phase="labeling", says=said, starts="Training starts by itself with 200 labels."
+    )
+    assert list(status_text.lines(replace(EMPTY, label_budget=budget)))[-3:] == [
+        "Labels needed",
+        "  About 120 more judgments until the test of policy-1 against SFT decides (90%: 80 to 190).",
+        "  Training starts by itself with 200 labels.",
+    ]
+    training = replace(budget, phase="policy")
+    assert "Labels needed" not in list(status_text.lines(replace(EMPTY, label_budget=training)))
+
+
 def test_agreement_on_few_pairs_says_so() -> None:
     one = replace(EMPTY, agreement=Agreement(items=1, percent=1.0))
     assert list(status_text.lines(one))[-2:] == [
@@ -147,3 +164,4 @@ def test_a_new_workspace_has_a_next_step_and_no_zeros(tmp_path: Path) -> None:
     ]
     found = json.loads(run("status", "--workspace", place, "--json"))
     assert (found["judgments"], found["annotators"], found["iteration"]) == (0, 0, None)
+    assert found["label_budget"]["says"] == "The loop has not started."

@@ -35,7 +35,7 @@ from storage.records import (
     Prompt,
     digest,
 )
-from storage.reports import SettingView, WorkspaceSettings
+from storage.reports import LabelBudget, SettingView, WorkspaceSettings
 from storage.tables import annotators, comparisons, completions, iterations, models, prompts, tokens
 
 ADMIN_TOKEN = "admin-token-of-the-tests"
@@ -74,6 +74,9 @@ class QuietLoop:
 
     def gate(self) -> GateReport:
         return GateReport()
+
+    def label_budget(self) -> LabelBudget:
+        return LabelBudget()
 
     def override_gate(
         self, ruling: str, reason: str, *, policy: str | None = None, researcher: str = ""

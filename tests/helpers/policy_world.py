@@ -69,7 +69,7 @@ def compare(
     db: Database,
     first: str,
     second: str,
-    outcomes: Sequence[Outcome],
+    outcomes: Sequence[Outcome | None],
     *,
     arm: Arm = "reference",
     iteration: int = 2,
@@ -78,7 +78,9 @@ def compare(
     by: str = "reward-1",
     role: PromptRole = "train",
 ) -> list[str]:
-    """One comparison and judgment an outcome, each on a prompt of its own; ids of the judgments."""
+    """One comparison and judgment an outcome, each on a prompt of its own; ids of the judgments.
+
+    A pair without an outcome stays in the queue."""
     made: list[Judgment] = []
     stored: list[object] = []
     for outcome in outcomes:
@@ -95,13 +97,16 @@ def compare(
             id=f"c{n}", prompt=prompt.id, first=f"k{n}-1", second=f"k{n}-2",
             iteration=iteration, arm=arm,
         )  # fmt: skip
+        stored.append(pair)
+        if outcome is None:
+            continue
         made.append(
             Judgment(
                 id=new_id("j"), comparison=pair.id, annotator=annotator, outcome=outcome,
                 shown_swapped=False,
             )
         )  # fmt: skip
-        stored += [pair, made[-1]]
+        stored.append(made[-1])
         if predicted is not None:
             seen = {"first": predicted, "first_score": 1.0, "second_score": 0.0}
             stored.append(Prediction(comparison=pair.id, reward_model=by, **seen))

@@ -7,14 +7,15 @@ from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 from pipeline.config.sections import Config
+from pipeline.loop.budgets import Budgets
 from pipeline.promotion import gate
 from pipeline.promotion.model_board import model_board
 from storage.engine.database import Database
 from storage.errors import Conflict
 from storage.gate_records import Evidence
 from storage.gate_report import GateReport, ModelBoard, Standing
-from storage.reports import InvalidSettings, SettingView, Stopped, WorkspaceSettings
-from storage.tables import model_judgments, policy_judgments
+from storage.reports import InvalidSettings, LabelBudget, SettingView, Stopped, WorkspaceSettings
+from storage.tables import iterations, model_judgments, policy_judgments
 from tests.helpers.recorded_studies import RecordingStudies
 from tests.helpers.reward_figures import RecordingReports
 
@@ -45,6 +46,7 @@ class RecordingLoop:
         self.stopped: Stopped | None = None
         self.reports = RecordingReports(self, db)
         self.studies = RecordingStudies(self.asked)
+        self._budgets = Budgets(db, self.reports) if db else None
 
     def settings(self) -> list[SettingView]:
         return [
@@ -146,6 +148,12 @@ class RecordingLoop:
     def gate(self) -> GateReport:
         known = policy_judgments.evidence(self.db) if self.db else Evidence()
         return gate.report(known, Config())
+
+    def label_budget(self) -> LabelBudget:
+        if self._budgets is None:
+            return LabelBudget()
+        assert self.db
+        return self._budgets.get(iterations.latest(self.db), Config())
 
     def model_board(self, anchor: str | None = None, category: str | None = None) -> ModelBoard:
         found = model_judgments.judged(self.db) if self.db else []

@@ -403,11 +403,14 @@ class Seeding:
             },
         )  # fmt: skip
 
-    def judge_policies(self, number: int, *, wins: float, judgments: int = 60) -> None:
-        """policy-`number` against SFT in the iteration after, and a prediction for each pair."""
+    def judge_policies(
+        self, number: int, *, wins: float, judgments: int = 60, unjudged: int = 0
+    ) -> None:
+        """policy-`number` against SFT in the iteration after, and a prediction for each pair;
+        `unjudged` more pairs are in the queue."""
         policy = f"policy-{number}"
         stored: list[object] = []
-        for i in range(judgments):
+        for i in range(judgments + unjudged):
             prompt = Prompt.make(f"How do I {TOPICS[i % 10]} in week {i}?", role="train")
             answers = [
                 self.answer(prompt, who, 0.5, f"e-{number}-{i}-{who}") for who in (policy, "sft-1")
@@ -426,7 +429,8 @@ class Seeding:
                 comparison=pair.id, reward_model=f"reward-{number}", first=0.72,
                 first_score=1.0, second_score=0.2,
             )  # fmt: skip
-            stored += [prompt, *answers, pair, judgment, expected]
+            stored += [prompt, *answers, pair]
+            stored += [judgment, expected] if i < judgments else []
         self.db.write(lambda tx: tx.store(*stored))
         done = iterations.get(self.db, number + 1)
         verdict = gate.verdict(policy_judgments.evidence(self.db), policy)
@@ -483,6 +487,10 @@ def main(folder: Path, port: int, what: str) -> None:
         if what == "policies":
             seeding.judge_policies(1, wins=0.5)
             seeding.judge_policies(2, wins=0.78)
+        if what == "budget":
+            seeding.judge_policies(1, wins=0.5)
+            seeding.judge_policies(2, wins=0.78, judgments=14, unjudged=40)
+            make_curve(with_db, "reward-2")
         if what == "failed":
             seeding.failed_ppo(3)
             reason = "Already training: PPO."

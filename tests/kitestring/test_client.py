@@ -64,6 +64,8 @@ def test_the_status_is_that_of_the_command(served, studio):
     assert (found.iteration.number, found.iteration.phase) == (3, "labeling")
     assert found.iteration.labels == wanted["iteration"]["labels"]
     assert (found.stopped, found.trouble) == (None, None)
+    assert found.label_budget == wanted["label_budget"]
+    assert found.label_budget["says"]
 
 
 def test_settings_are_those_of_the_loop(served, studio):

@@ -38,7 +38,10 @@ def loop_routes(db: Database, loop: Loop, commands: Commands) -> list[APIRouter]
 
     @routes.get("/status")
     def now() -> StudioStatus:
-        found: dict[str, Any] = vars(status(db)) | {"trouble": db.health.trouble}
+        found: dict[str, Any] = vars(status(db)) | {
+            "trouble": db.health.trouble,
+            "label_budget": loop.label_budget(),
+        }
         return StudioStatus(**found, stopped=loop.stopped_stage(), waits=loop.can_train())
 
     @routes.post("/runs/{id}")

@@ -18,7 +18,7 @@ from labeler.research.phases import (
 )
 from labeler.research.reading import State
 from storage.records import Iteration, Run
-from storage.reports import Stopped
+from storage.reports import LabelBudget, Stopped
 
 
 def stepper(iteration: Iteration | None, run: Run | None, method: str = "") -> Markup:
@@ -75,15 +75,25 @@ def next_step(
     reason: str | None,
     stopped: Stopped | None = None,
     left: Markup | None = None,
+    budget: LabelBudget = LabelBudget(),
 ) -> Markup:
-    """The next step; `reason` says why training cannot start, or is None. `left` is the time left."""
+    """The next step; `reason` says why training cannot start, or is None. `left` is the time left.
+
+    `budget` says what the labels that are missing are for, while labels are collected.
+    """
     tone, title, body = _what_stopped(stopped) if stopped else _next_step(state, reason)
     training = state.iteration is not None and state.iteration.phase not in ("labeling", "done")
     said = components.note(tone, title, body)
     return components.stack(
         Markup('<div class="ks-next-line">{}{}</div>').format(said, left) if left else said,
         nothing_new(state.new_labels) if training else "",
+        _label_budget(budget) if budget.phase == "labeling" else "",
     )
+
+
+def _label_budget(budget: LabelBudget) -> Markup:
+    starts = components.detail(budget.starts) if budget.starts else ""
+    return Markup('<div class="ks-label-budget"><p>{}</p>{}</div>').format(budget.says, starts)
 
 
 def _next_step(state: State, reason: str | None) -> tuple[Tone, str, str]:

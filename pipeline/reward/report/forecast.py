@@ -16,7 +16,7 @@ import numpy as np
 from scipy.special import stdtrit
 
 from pipeline.statistics.winrate import cluster_numbers
-from storage.reports import Forecast, Trend
+from storage.reports import ExpectedGain, Forecast, Trend
 
 _NO_VARIANCE = 1e-12  # what rounding leaves of a sum that is zero
 MORE_LABELS = 100
@@ -137,17 +137,33 @@ def forecast(found: Trend | None, labels: int) -> Forecast:
     return Forecast(more=MORE_LABELS, gain=gain, low=low, high=high, trend=found, says=says)
 
 
+def expected_gain(found: Trend, *, measured: int, now: int, more: int) -> ExpectedGain | None:
+    """The gain from `more` labels in addition to the `now` labels of today.
+
+    The curve ends at `measured` labels.  None if there are no more labels, or if they would more
+    than double the curve, which is beyond its range.
+    """
+    if more <= 0 or now < measured or measured <= 0 or now + more > 2 * measured:
+        return None
+    doublings = math.log2(1 + more / now)
+    gain, low, high = (doublings * each for each in (found.slope, found.low, found.high))
+    return ExpectedGain(labels=more, gain=gain, low=low, high=high)
+
+
 def _sentence(gain: float, low: float, high: float) -> str:
-    between = f"{_points(low)} to {_points(high)}"
+    between = f"{points(low)} to {points(high)}"
     if low > 0:
-        return f"the next {MORE_LABELS} labels would add {_points(gain)} points of accuracy ({between})"
+        return (
+            f"the next {MORE_LABELS} labels would add {points(gain)} points of accuracy ({between})"
+        )
     if high < 0.01:
         return f"the next {MORE_LABELS} labels would add less than a point of accuracy ({between})"
     return (
-        f"it is uncertain whether the next {MORE_LABELS} labels would help: {_points(gain)} points of "
+        f"it is uncertain whether the next {MORE_LABELS} labels would help: {points(gain)} points of "
         f"accuracy ({between})"
     )
 
 
-def _points(share: float) -> str:
+def points(share: float) -> str:
+    """A difference of accuracies in percentage points, with its sign."""
     return f"{100 * share:+.1f}".replace("-", "−")

@@ -70,6 +70,13 @@ class RewardReports:
             missing=None if quality else OLD,
         )
 
+    def newest_curve(self) -> Curve | None:
+        """The learning curve of the newest reward model; None without a model."""
+        made = self._made()
+        if not made:
+            return None
+        return self._curve(curve_place(self._workspace, made[0].model, made[0].directory))
+
     def start_curve(self, model: str) -> None:
         """Start a worker that trains the curve's missing models; ValueError if it cannot start now."""
         with self._lock:

@@ -293,6 +293,21 @@ def test_only_the_run_that_the_loop_waits_for_can_go_on(tabs, monkeypatch):
     assert offered(LATEST, None) == (False, False)  # it failed, and was left
 
 
+def test_the_overview_says_how_many_more_judgments_the_gate_needs(tmp_path):
+    """11 judgments against SFT have not decided the test, and 40 pairs are left."""
+    with Database.open(tmp_path) as db:
+        seeding = Seeding(db)
+        seeding.history(labels=40)
+        seeding.judge_policies(2, wins=1.0, judgments=11, unjudged=40)
+        overview = all_tabs(db, RecordingLoop(db=db)).overview
+        shown = overview.refresh()[overview.next]
+        assert re.search(
+            r"About \d+ more judgments until the test of policy-2 against SFT decides "
+            r"\(90%: \d+ to [\w ]+\), \d+ of them on the gate\.",
+            shown,
+        )
+
+
 def test_the_resources_of_a_run_are_sent_when_a_sample_is_new(tmp_path):
     with Database.open(tmp_path / "w") as db:
         Seeding(db).history(finished=1, labels=20)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import json
 import re
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
 
@@ -37,7 +38,7 @@ from storage.records import (
     Run,
     RunNote,
 )
-from storage.reports import Check, RewardReport, RewardVerdict, Stopped
+from storage.reports import Check, LabelBudget, RewardReport, RewardVerdict, Stopped
 from storage.tables.run_resources import GpuHistory, GpuUse, ResourceHistory, ResourceUse
 from storage.tables.run_settings import Changed, changed, run_before
 from tests.helpers.recording_loop import HOSTILE
@@ -144,6 +145,17 @@ def test_a_stopped_run_stops_its_phase_but_not_labeling():
 )
 def test_one_sentence_says_what_to_do_next(changes, reason, says):
     assert says in overview_view.next_step(state(**changes), reason)
+
+
+def test_the_label_budget_is_shown_while_labels_are_collected():
+    budget = LabelBudget(
+        phase="labeling", says=f"About 9 more judgments. {HOSTILE}", starts="It starts at 50."
+    )
+    shown = overview_view.next_step(state(), None, budget=budget)
+    assert "<p>About 9 more judgments. &lt;img" in shown
+    assert '<span class="ks-detail">It starts at 50.</span>' in shown
+    later = overview_view.next_step(state(), None, budget=replace(budget, phase="policy"))
+    assert "About 9" not in later
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ def entries(listed: Sequence[ListedEntry], *, filtered: bool) -> Markup:
 
 
 def _row(listed: ListedEntry) -> tuple[Markup | str, ...]:
-    via = "" if listed.entry.via == "browser" else f" · {listed.entry.via}"
+    via = "" if listed.entry.via in ("browser", "studio") else f" · {listed.entry.via}"
     who = Markup("{}{}").format(listed.actor, components.detail(via))
     words = "; ".join(f"{name}: {_word(value)}" for name, value in listed.entry.details.items())
     moment = components.moment(listed.entry.created_at)

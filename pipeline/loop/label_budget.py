@@ -1,0 +1,258 @@
+"""How many more labels an iteration needs, in words, and when training starts by itself.
+
+Pure functions.  `pipeline/loop/budgets.py` reads what they need from the workspace.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+from pipeline.config.sections import LabelingConfig
+from pipeline.promotion.time_to_decision import (
+    HORIZON,
+    LabelsToDecision,
+    Tally,
+    time_to_decision,
+)
+from pipeline.reward.report.forecast import points
+from pipeline.statistics.sequential_test import first_outcomes, sequential_test
+from storage.gate_records import PolicyJudgment
+from storage.reports import ExpectedGain, GateNeed, LabelBudget
+
+LEAST_SHARE = 0.5
+"""Share of labeling.labels before which autopilot never starts training."""
+SMALL_GAIN = 0.01
+"""Autopilot ends labeling if the labels that are left add less: the upper end of the 95% interval."""
+LIKELY = 0.5
+"""Autopilot waits for the test at this probability of a decision."""
+_HARDLY = 0.05
+"""Below this probability nobody should wait for the test."""
+
+
+def needed(
+    budget: LabelBudget,
+    *,
+    policy: str,
+    ruled: bool,
+    rows: Sequence[PolicyJudgment],
+    prompts: int,
+    wait: int,
+) -> LabelBudget:
+    """The budget with what the test of `policy` against SFT needs.
+
+    `rows` are the judgments between the two, the oldest first.  The queue still offers a first
+    judgment on `prompts` prompts, and the researcher lets autopilot wait for `wait` labels.
+    """
+    outcomes = [row.outcome if row.first == policy else 1 - row.outcome for row in rows]
+    asked = [row.prompt for row in rows]
+    test = sequential_test(outcomes, asked)
+    gate = GateNeed(
+        policy=policy,
+        decision=test.decision,
+        ruled=ruled,
+        judgments=test.prompts,
+        pairs=prompts,
+        horizon=HORIZON,
+    )
+    if gate.settled:
+        return replace(budget, gate=gate)
+    forecast = time_to_decision(Tally.of(first_outcomes(outcomes, asked).tolist()))
+    in_labels = LabelsToDecision(forecast, budget.offered, prompts)
+    low, high = forecast.interval
+    more_low, more_high = in_labels.interval
+    gate = replace(
+        gate,
+        median=forecast.quantile(0.5),
+        low=low,
+        high=high,
+        by_labels=in_labels.within(budget.left),
+        by_wait=in_labels.within(budget.wanted + wait - budget.labels),
+        by_pairs=forecast.within(prompts),
+    )
+    more = in_labels.quantile(0.5)
+    return replace(budget, gate=gate, more=more, more_low=more_low, more_high=more_high)
+
+
+def in_words(budget: LabelBudget, labeling: LabelingConfig, *, study: str = "") -> LabelBudget:
+    """The budget with its sentences; `study` names a study that keeps training from starting."""
+    if budget.phase != "labeling":
+        return replace(budget, says=_not_labeling(budget))
+    says = [_about_gate(budget.gate, budget), _about_labels(budget)]
+    if study:
+        says.append(f"Training cannot start before the study {study} has ended.")
+    starts = "" if study else _starts(budget, labeling)
+    return replace(budget, says=" ".join(filter(None, says)), starts=starts)
+
+
+# --- when training starts by itself -------------------------------------------------------------
+
+
+def why_start(budget: LabelBudget, labeling: LabelingConfig) -> str | None:
+    """Why training starts by itself now; None if it does not."""
+    if not labeling.auto_train:
+        return None
+    gate, gain = budget.gate, budget.gain
+    if budget.left:
+        early = labeling.autopilot and budget.labels >= least_labels(budget)
+        if not (early and gate and gate.settled and gain and gain.high < SMALL_GAIN):
+            return None
+        return f"{_settled(gate)}, and {_count(budget.left, 'more label')} would {_adds(gain)}"
+    full = f"all {_count(budget.wanted, 'label')} are in"
+    if not labeling.autopilot or gate is None:
+        return full
+    if gate.settled:
+        return f"{full}, and {_settled(gate)}"
+    if _waits(budget, labeling):
+        return None
+    return (
+        f"{full}, and {_test(gate)} decides within the "
+        f"{_count(_allowed(budget, labeling), 'label')} that autopilot may wait for with a "
+        f"probability of {gate.by_wait:.0%}"
+    )
+
+
+def least_labels(budget: LabelBudget) -> int:
+    """The labels before which autopilot never starts training."""
+    return math.ceil(LEAST_SHARE * budget.wanted)
+
+
+def _allowed(budget: LabelBudget, labeling: LabelingConfig) -> int:
+    """The labels that autopilot may still wait for."""
+    return max(0, budget.wanted + labeling.autopilot_wait - budget.labels)
+
+
+def _waits(budget: LabelBudget, labeling: LabelingConfig) -> bool:
+    gate = budget.gate
+    return gate is not None and bool(_allowed(budget, labeling)) and gate.by_wait >= LIKELY
+
+
+def _starts(budget: LabelBudget, labeling: LabelingConfig) -> str:
+    if not labeling.auto_train:
+        return ""
+    if not labeling.autopilot:
+        return f"Training starts by itself with {_count(budget.wanted, 'label')}."
+    if why := why_start(budget, labeling):
+        return f"Autopilot starts training now: {why}."
+    if not budget.left:
+        return (
+            "Autopilot waits until the test has decided, for at most "
+            f"{_count(_allowed(budget, labeling), 'more label')}."
+        )
+    return (
+        f"Autopilot starts training with {_count(budget.wanted, 'label')}, or from "
+        f"{least_labels(budget):,} on when the test has decided and the labels that are left would "
+        "add less than a point of accuracy."
+    )
+
+
+# --- sentences ----------------------------------------------------------------------------------
+
+
+def _not_labeling(budget: LabelBudget) -> str:
+    if budget.iteration is None:
+        return "The loop has not started."
+    if budget.phase == "sampling":
+        return f"Iteration {budget.iteration} needs no labels yet: its pairs are being sampled."
+    doing = "is done" if budget.phase == "done" else "trains"
+    return (
+        f"Iteration {budget.iteration} {doing} and needs no more labels. New labels count for the "
+        "next training."
+    )
+
+
+def _about_gate(gate: GateNeed | None, budget: LabelBudget) -> str:
+    if gate is None:
+        return ""
+    if gate.settled:
+        return f"{_capital(_settled(gate))}: the gate needs no more judgments."
+    test = _test(gate)
+    if budget.more is not None and gate.median is not None:
+        within = _range(budget.more_low, budget.more_high, budget.offered)
+        return (
+            f"About {_count(_rounded(budget.more), 'more judgment')} until {test} decides "
+            f"(90%: {within}), {_rounded(gate.median):,} of them on the gate."
+        )
+    chance = f"decides in this iteration with a probability of {gate.by_pairs:.0%}"
+    if _hopeless(gate):
+        chance = f"{'will hardly' if gate.pairs else 'cannot'} decide in this iteration"
+    return f"{_capital(test)} {chance}: it needs {_gate_judgments(gate)}, and {_pairs(gate)} left."
+
+
+def _hopeless(gate: GateNeed) -> bool:
+    return gate.by_pairs < _HARDLY
+
+
+def _gate_judgments(gate: GateNeed) -> str:
+    within = _range(gate.low, gate.high, gate.horizon)
+    if gate.median is None:
+        middle = f"probably more than {gate.horizon:,}"
+    else:
+        middle = f"about {_rounded(gate.median):,}"
+    return f"{middle} more judgments on the gate (90%: {within})"
+
+
+def _pairs(gate: GateNeed) -> str:
+    """The pairs that are left, with their verb."""
+    if gate.pairs == 1:
+        return "one such pair is"
+    return f"{gate.pairs or 'no'} such pairs are"
+
+
+def _test(gate: GateNeed) -> str:
+    return f"the test of {gate.policy} against SFT"
+
+
+def _settled(gate: GateNeed) -> str:
+    if gate.ruled:
+        return f"a researcher has ruled on {gate.policy}"
+    return f"{_test(gate)} has decided ({gate.decision})"
+
+
+def _about_labels(budget: LabelBudget) -> str:
+    gate, gain = budget.gate, budget.gain
+    waiting = gate.policy if gate and not gate.settled and not _hopeless(gate) else ""
+    if not budget.left:
+        then = "you can train, or label until the test decides" if waiting else "you can train"
+        return f"All {_count(budget.wanted, 'label')} are in: {then}."
+    if gain is None:
+        stays = f"; if you train before the test decides, {waiting} stays provisional"
+        are = "is" if budget.left == 1 else "are"
+        counted = f"{budget.left:,} of {_count(budget.wanted, 'label')} {are} left"
+        return f"{counted}{stays if waiting else ''}."
+    found = f"The {_count(budget.left, 'label')} left would {_adds(gain)}"
+    if gain.high >= SMALL_GAIN:
+        return f"{found}."
+    return f"{found}: you can stop {'when the test decides' if waiting else 'now'}."
+
+
+def _adds(gain: ExpectedGain) -> str:
+    between = f"95%: {points(gain.low)} to {points(gain.high)}"
+    if gain.high < SMALL_GAIN:
+        return f"add less than a point of accuracy ({between})"
+    uncertain = "" if gain.low > 0 else ", which is uncertain"
+    return f"add {points(gain.gain)} points of accuracy ({between}){uncertain}"
+
+
+def _range(low: int | None, high: int | None, most: int) -> str:
+    """An interval, rounded outward; None stands for more than `most`."""
+    if low is None:
+        return f"more than {most:,}"
+    end = f"more than {most:,}" if high is None else f"{_rounded(high, up=True):,}"
+    return f"{_rounded(low, up=False):,} to {end}"
+
+
+def _rounded(count: int, *, up: bool | None = None) -> int:
+    """A number of about two digits: to 5 from 20 on, and to 10 from 100 on."""
+    step = 1 if count < 20 else 5 if count < 100 else 10
+    to = round if up is None else math.ceil if up else math.floor
+    return step * int(to(count / step))
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
