@@ -93,6 +93,7 @@ def test_an_empty_workspace_has_a_status(db: Database) -> None:
         "runs": [],
         "resources": None,
         "trouble": None,
+        "label_budget": None,
     }
 
 
