@@ -32,6 +32,7 @@ from pipeline.config.plugins import load_function
 from pipeline.demo.corpus import Topic, topic_of
 from pipeline.simulation import reading
 from pipeline.simulation.reading import garbled_share, stems_of, unseen_bigram_rate, words_of
+from pipeline.simulation.world_prompts import prompt_of
 
 GoldReward = Callable[[str, str], float]
 """(prompt, response) → score of the response; higher is better."""
@@ -76,9 +77,16 @@ def scored(gold: GoldReward, prompt: str, responses: Sequence[str]) -> tuple[flo
 
 
 def topic_asked(prompt: str) -> Topic | None:
-    """The topic of the last message of a prompt, which may be a longer chat in the form of
+    """The topic of the last message of a prompt, if it is a prompt of the demo or of a world."""
+    text = last_message(prompt)
+    asked = prompt_of(text)
+    return asked.topic if asked else topic_of(text)
+
+
+def last_message(prompt: str) -> str:
+    """The last message of a prompt, which may be a longer chat in the form of
     `clients.conversation`."""
-    return topic_of(prompt.rpartition("\n\nuser: ")[2])
+    return prompt.rpartition("\n\nuser: ")[2]
 
 
 def parts(prompt: str, response: str) -> dict[str, float]:

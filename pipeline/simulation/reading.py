@@ -35,6 +35,10 @@ _HEDGING_CUES = re.compile(
     r"|(?:may|might|could) (?:be|depend)|it depends|hard to say|could be wrong|then again"
     r"|some (?:people )?(?:would|might) disagree|i do not (?:really )?know)\b"
 )
+_ASSURANCE_CUES = re.compile(r"\b(?:trust me|(?:is|have) no doubt|everybody knows|definitely)\b")
+_CORRECTION_CUES = re.compile(
+    r"^(?:no|wrong)\b[.,]|\b(?:is not true|it is not so|a mistake|a myth|not sure about that|i doubt it)\b"
+)
 _STOPWORDS = frozenset(
     word
     for line in (
@@ -77,6 +81,10 @@ class Manner:
     """The share of word trigrams, and of direct repeats, that occurred before."""
     finished: bool
     """The last sentence ends."""
+    assured: bool
+    """It claims certainty: "trust me", "everybody knows this"."""
+    corrects: bool
+    """It contradicts the user: "no", "that is not true"."""
 
 
 def about(topic: Topic, response: str) -> Content:
@@ -104,6 +112,8 @@ def manner(response: str) -> Manner:
         hedges=len(_HEDGING_CUES.findall(text)),
         repeated=_repeated_share(words_of(response)),
         finished=re.search(r"[.!?)\"'`\]}]\s*$", response) is not None,
+        assured=_ASSURANCE_CUES.search(text) is not None,
+        corrects=_CORRECTION_CUES.search(text) is not None,
     )
 
 
