@@ -102,7 +102,7 @@ def features_for(prompt: str, response: str) -> dict[str, float]:
     return features(topic, response) if topic else {}
 
 
-_WORKSHOP = Gold(
+WORKSHOP = Gold(
     base={
         "answer": 2.0, "curt": 1.5, "detail": 0.4, "tip": 0.5, "wrong": -1.6, "off_topic": -3.2,
         "padding": -0.08, "length": 0.0, "flattery": -0.7, "hedging": -0.5, "assurance": 0.0,
@@ -118,7 +118,7 @@ _WORKSHOP = Gold(
     mean=0.61,
     sd=2.14,
 )  # fmt: skip
-_EXAM = Gold(
+EXAM = Gold(
     base={
         "answer": 1.8, "curt": 1.2, "detail": 0.3, "tip": 0.3, "wrong": -1.8, "off_topic": -3.5,
         "padding": -0.1, "length": 0.0, "flattery": -0.8, "hedging": -0.5, "assurance": 0.0,
@@ -141,9 +141,9 @@ _EXAM = Gold(
 
 def workshop(prompt: str, response: str) -> float:
     """The gold of the world `workshop`."""
-    return _WORKSHOP(prompt, response)
+    return WORKSHOP(prompt, response)
 
 
 def exam(prompt: str, response: str) -> float:
     """The gold of the world `exam`."""
-    return _EXAM(prompt, response)
+    return EXAM(prompt, response)
