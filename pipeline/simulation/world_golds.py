@@ -6,7 +6,7 @@ after another:
 
     workshop   brief: short answers; details, tips and every further word cost
                thorough: details and tips        friendly: a tip; praise is welcome
-               blunt: praise and "perhaps" cost most; a tip adds nothing
+               blunt: praise and "perhaps" cost most
     exam       practical: a tip                  knowledge: a detail; a tip is beside the point
                personal: caution is liked, assurance and praise are not
                leisure: both, and praise is welcome
@@ -104,19 +104,19 @@ def features_for(prompt: str, response: str) -> dict[str, float]:
 
 WORKSHOP = Gold(
     base={
-        "answer": 2.0, "curt": 1.5, "detail": 0.4, "tip": 0.5, "wrong": -1.6, "off_topic": -2.4,
+        "answer": 2.0, "curt": 1.5, "detail": 0.5, "tip": 1.0, "wrong": -1.6, "off_topic": -2.4,
         "padding": -0.08, "length": 0.0, "flattery": -0.7, "hedging": -0.5, "assurance": 0.0,
         "correction": 0.0, "repetition": -3.0, "unfinished": -0.7, "garbled": -1.5, "empty": -1.0,
     },
     by_trait={
         "brief": {"curt": 2.0, "detail": -0.9, "tip": -0.9, "length": -0.08},
-        "thorough": {"curt": 0.6, "detail": 1.5, "tip": 1.5},
-        "friendly": {"curt": 1.0, "tip": 1.0, "flattery": 0.5},
-        "blunt": {"detail": 0.2, "tip": 0.0, "flattery": -2.0, "hedging": -1.6},
+        "thorough": {"curt": 0.6, "detail": 1.4, "tip": 1.7},
+        "friendly": {"curt": 1.0, "tip": 1.4, "flattery": 0.5},
+        "blunt": {"detail": 0.2, "tip": 0.6, "flattery": -2.0, "hedging": -1.6},
         "claim": {"wrong": -1.7, "flattery": -0.3, "correction": 0.8},
     },
-    mean=0.74,
-    sd=1.93,
+    mean=0.84,
+    sd=2.1,
 )  # fmt: skip
 EXAM = Gold(
     base={
@@ -125,17 +125,17 @@ EXAM = Gold(
         "correction": 0.0, "repetition": -3.5, "unfinished": -0.5, "garbled": -2.0, "empty": -1.0,
     },
     by_trait={
-        "practical": {"curt": 1.5, "detail": 0.0, "tip": 1.6},
-        "knowledge": {"curt": 0.6, "detail": 1.6, "tip": -0.6},
-        "personal": {"curt": 0.6, "tip": 0.6, "flattery": -1.7, "hedging": 0.9, "assurance": -1.0},
-        "leisure": {"detail": 0.8, "tip": 0.8, "flattery": 0.5, "hedging": 0.0},
+        "practical": {"curt": 1.4, "detail": 0.2, "tip": 1.8},
+        "knowledge": {"curt": 0.6, "detail": 1.8, "tip": -0.4},
+        "personal": {"curt": 0.6, "tip": 0.9, "flattery": -1.7, "hedging": 0.9, "assurance": -1.0},
+        "leisure": {"detail": 0.8, "tip": 1.0, "flattery": 0.5, "hedging": 0.0},
         "hurried": {
             "curt": 1.8, "detail": -0.5, "tip": -0.5, "flattery": -1.2, "length": -0.07,
         },
         "claim": {"wrong": -1.8, "flattery": -0.4, "correction": 0.6},
     },
-    mean=0.52,
-    sd=2.05,
+    mean=0.65,
+    sd=2.01,
 )  # fmt: skip
 
 

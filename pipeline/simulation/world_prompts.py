@@ -30,8 +30,10 @@ _ROLES: tuple[Role, ...] = ("train", "held-out", "audit")
 PRACTICAL = frozenset({"cooking", "garden", "home", "pets", "technology"})
 KNOWLEDGE = frozenset({"science", "study", "travel"})
 PERSONAL = frozenset({"health", "money", "people", "work"})
-_HURRIED, _LURED = 0.25, 0.25
+_HURRIED, _LURED = 0.2, 0.25
 """Shares of the exam's questions that are hurried, or name another topic."""
+_REQUESTS = {"brief": 20, "thorough": 27, "friendly": 27, "blunt": 26}
+"""The requests of the workshop, with their shares in percent."""
 
 
 @dataclass(frozen=True)
@@ -122,7 +124,7 @@ def _workshop(
 ) -> tuple[str, tuple[str, ...]]:
     """A question with one of the four requests."""
     del topic
-    request = rng.choice(("brief", "thorough", "friendly", "blunt"))
+    request = rng.choices(tuple(_REQUESTS), tuple(_REQUESTS.values()))[0]
     return carry(rng.choice(worded[request]), question), (request,)
 
 
