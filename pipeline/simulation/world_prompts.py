@@ -25,6 +25,7 @@ WorldName = Literal["workshop", "exam"]
 NAMES: tuple[WorldName, ...] = ("workshop", "exam")
 
 _CLAIM_EVERY = 5  # topics
+_PER_TOPIC = 3  # train prompts
 _ROLES: tuple[Role, ...] = ("train", "held-out", "audit")
 
 PRACTICAL = frozenset({"cooking", "garden", "home", "pets", "technology"})
@@ -91,12 +92,13 @@ def _questions(name: WorldName, role: Role, topic: Topic, rng: Random) -> Sequen
     if role == "audit":
         return (about(rng.choice(carriers("audit").about), topic),)
     plain, indirect = _own(name, topic)
-    if name == "exam":
-        named = _wordings(name)[role]["named"]
-        plain = (*plain, about(rng.choice(named), topic))
+    named = [about(wording, topic) for wording in _wordings(name)[role]["named"]]
+    rng.shuffle(named)
     if role == "train":
-        return *plain, rng.choice(indirect)
-    return topic.unseen[NAMES.index(name)], rng.choice(plain)
+        # Of the indirect ones only those that name the topic; the model seldom understands others.
+        naming = [question for question in indirect if topic.mentioned_in(question)]
+        return [*plain, *naming[:1], *named][:_PER_TOPIC]
+    return topic.unseen[NAMES.index(name)], rng.choice([*plain, named[0]])
 
 
 @cache
