@@ -1,12 +1,15 @@
-"""One JSON file per seed, so that a long benchmark can be interrupted and continued."""
+"""One JSON file per seed, so that a long benchmark can be interrupted and continued; labels needed."""
 
 from __future__ import annotations
 
 import json
+import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, cast
+
+import numpy as np
 
 from pipeline.simulation.trials import TrialArm, run_all, stored
 
@@ -41,3 +44,17 @@ def run_seeds(
         conditions=conditions,
         progress=lambda line: print(line, file=sys.stderr, flush=True),
     )
+
+
+def labels_needed(labels: np.ndarray, curve: np.ndarray, goal: float) -> float:
+    """Where a curve (rounds,) over `labels` (rounds,), linear between its points, first reaches `goal`.
+
+    The first of the labels if the curve begins there; infinity if it never reaches the goal.
+    """
+    for n in range(len(labels)):
+        if curve[n] >= goal:
+            if n == 0:
+                return float(labels[0])
+            part = (goal - curve[n - 1]) / (curve[n] - curve[n - 1])
+            return float(labels[n - 1] + part * (labels[n] - labels[n - 1]))
+    return math.inf

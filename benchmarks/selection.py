@@ -49,7 +49,7 @@ from benchmarks.demo_world import (
     quietly,
     trained,
 )
-from benchmarks.seeds import run_seeds
+from benchmarks.seeds import labels_needed, run_seeds
 from pipeline.demo import MODEL_DIR
 from pipeline.models.generate import Sampler
 from pipeline.models.padding import pad_right
@@ -321,14 +321,7 @@ def label_ratio(labels: np.ndarray, ours: np.ndarray, theirs: np.ndarray) -> flo
 
     Curves are (rounds,) accuracies, linear between rounds.  Infinity if `ours` never reaches it.
     """
-    goal = theirs[-1]
-    for n in range(len(labels)):
-        if ours[n] >= goal:
-            if n == 0:
-                return labels[0] / labels[-1]
-            part = (goal - ours[n - 1]) / (ours[n] - ours[n - 1])
-            return (labels[n - 1] + part * (labels[n] - labels[n - 1])) / labels[-1]
-    return math.inf
+    return labels_needed(labels, ours, theirs[-1]) / labels[-1]
 
 
 def report(args: argparse.Namespace, held: Sequence[dict[str, Any]]) -> int:

@@ -36,9 +36,11 @@ from commands.simulate import run_trial, stop_workers
 from pipeline.config.sections import CONFIGS
 from pipeline.loop.settings_view import written
 from pipeline.simulation.trials import FULL, NAIVE, Estimate, TrialArm, paired
+from pipeline.simulation.worlds import WORLDS, World
 
 RESULTS = ROOT / "benchmarks" / "results" / "whole_loop"
-ITERATIONS, LABELS, ANNOTATORS, BAD = 2, 200, 16, 0.25
+ITERATIONS, LABELS, ANNOTATORS = 2, 200, 16
+BAD = WORLDS["plain"].population.bad
 SETTINGS: dict[str, Any] = {
     "ppo.updates": 60,
     "ppo.rollouts": 64,
@@ -52,15 +54,22 @@ SETTINGS: dict[str, Any] = {
 """Settings of all arms in addition to the demo's.  Steps are large and the KL penalty is weak, which
 exposes a wrong reward.  Rewards keep their scale, which is small for a reward model that has
 learned little (`reward.calibrate`)."""
-CEILING = TrialArm(
-    name="ceiling",
-    one_shot=True,
-    settings={
-        **NAIVE.settings,
-        "shaping.reward_weight": 0,
-        "shaping.weights": '{"pipeline.simulation.preference:score" = 1}',
-    },
-)
+
+
+def ceiling(world: World) -> TrialArm:
+    """PPO on a world's gold."""
+    return TrialArm(
+        name="ceiling",
+        one_shot=True,
+        settings={
+            **NAIVE.settings,
+            "shaping.reward_weight": 0,
+            "shaping.weights": f'{{"{world.gold_name}" = 1}}',
+        },
+    )
+
+
+CEILING = ceiling(WORLDS["plain"])
 ARMS = {arm.name: arm for arm in (FULL, NAIVE, CEILING)}
 CEILING_LABELS = 40
 """Few, because the ceiling does not use its reward model."""
@@ -69,13 +78,17 @@ OF_CEILING, OF_NAIVE, ALARMS, FALSE_ALARMS, SEEDS_NEEDED = 0.55, 1.5, 0.8, 0.1, 
 
 
 def run(
-    arm: TrialArm, seed: int, settings: Mapping[str, Any], size: tuple[int, int]
+    arm: TrialArm,
+    seed: int,
+    settings: Mapping[str, Any],
+    size: tuple[int, int],
+    world: World = WORLDS["plain"],
 ) -> dict[str, Any]:
     """The report of one run in its own workspace, with its seconds.
 
     `size`: iterations, and labels in each.
     """
-    planned = (1, min(CEILING_LABELS, size[1])) if arm is CEILING else size
+    planned = (1, min(CEILING_LABELS, size[1])) if arm.name == CEILING.name else size
     chosen = [f"{name}={written(value)}" for name, value in {**SETTINGS, **settings}.items()]
     started = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="kitestring-loop-") as folder:
@@ -88,8 +101,9 @@ def run(
                 files=[CONFIGS / "demo.toml"],
                 sets=["worker.nice=0", *chosen],
                 annotators=ANNOTATORS,
-                bad=BAD,
+                bad=world.population.bad,
                 seed=seed,
+                world=world,
                 progress=lambda line: print(f"  {line}", file=sys.stderr, flush=True),
             )
         finally:

@@ -7,7 +7,7 @@ import os
 import shutil
 import signal
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -18,13 +18,19 @@ from commands.app import DEFAULT, AsJson, Sets, Workspace, app, log_progress, sh
 from commands.studio import server_for
 from pipeline.config.sections import CONFIGS, Config
 from pipeline.loop.settings_view import written
+from pipeline.loop.workspace_config import prepare
 from pipeline.ppo.settings import assignments
 from pipeline.runs.rundir import RunDirectory
 from pipeline.simulation import trials
 from pipeline.simulation.driver import simulate
-from pipeline.simulation.preference import load_gold, score
+from pipeline.simulation.preference import GoldReward, load_gold
+from pipeline.simulation.worlds import WORLDS, World, world_named
+from storage.engine.database import Database
 from storage.engine.workspace import SETTINGS
+from storage.errors import WorkspaceLocked
+from storage.records import Prompt
 from storage.reports import to_json
+from storage.tables import prompts as prompt_table
 
 TINY_LABELS, TINY_ANNOTATORS = 40, 4
 """Limits with ``--tiny``."""
@@ -41,8 +47,13 @@ def simulate_command(
     ] = 400,
     annotators: Annotated[int, typer.Option(help="Simulated annotators.", min=1)] = 8,
     bad: Annotated[
-        float, typer.Option(help="Share of careless or biased annotators.", min=0, max=1)
-    ] = 0.25,
+        float | None,
+        typer.Option(
+            help="Share of careless or biased annotators; by default the world's (plain: .25).",
+            min=0,
+            max=1,
+        ),
+    ] = None,
     seed: Annotated[int, typer.Option(help="Seed of annotators and pipeline.", min=0)] = 0,
     arm: Annotated[
         list[str],
@@ -55,8 +66,16 @@ def simulate_command(
         int | None,
         typer.Option(help="Seeds, from --seed on; each run gets WORKSPACE/ARM-SEED.", min=1),
     ] = None,
+    world: Annotated[
+        str | None,
+        typer.Option(
+            help="Prompts, annotators and gold: plain (default), workshop (for choosing settings) or "
+            "exam (for final figures only)."
+        ),
+    ] = None,
     gold: Annotated[
-        str | None, typer.Option(help="module:function, (prompt, response) -> float")
+        str | None,
+        typer.Option(help="module:function, (prompt, response) -> float, for the plain world."),
     ] = None,
     shuffle_labels: Annotated[bool, typer.Option(help="Control: random judgments.")] = False,
     live: Annotated[
@@ -82,15 +101,16 @@ def simulate_command(
     arms = chosen_arms(arm)
     defaulted = [each for each in ("labels", "seed") if _is_default(context, each)]
     labels = _labels(labels, sets, defaulted)
-    judged_by = load_gold(gold) if gold else score
+    chosen, judged_by = chosen_world(world, gold)
+    bad = chosen.population.bad if bad is None else bad
     if tiny:
         labels, annotators = min(labels, TINY_LABELS), min(annotators, TINY_ANNOTATORS)
 
-    def run(arm: trials.TrialArm, seed: int, place: Path) -> dict[str, Any]:
+    def run(arm: trials.TrialArm, seed: int, folder: Path) -> dict[str, Any]:
         return run_trial(
-            arm, place, (iterations, labels), files=[CONFIGS / "tiny.toml"] if tiny else [],
+            arm, folder, (iterations, labels), files=[CONFIGS / "tiny.toml"] if tiny else [],
             sets=sets, defaulted=defaulted, annotators=annotators, bad=bad, seed=seed,
-            gold=judged_by, shuffle_labels=shuffle_labels, live=live, edits=edits,
+            world=chosen, gold=judged_by, shuffle_labels=shuffle_labels, live=live, edits=edits,
             progress=log_progress,
         )  # fmt: skip
 
@@ -104,6 +124,7 @@ def simulate_command(
     }  # fmt: skip
     # Files of earlier versions lack these conditions.
     conditions |= {name: share for name, share in (("live", live), ("edits", edits)) if share}
+    conditions |= {} if chosen is WORLDS["plain"] else {"world": chosen.name}
     found = run_arms(run, arms, range(seed, seed + (seeds or 1)), workspace, conditions)
     typer.echo(json.dumps(asdict(found)) if as_json else trials.format_trials(found))
 
@@ -143,6 +164,7 @@ def run_trial(
     sets: Sequence[str],
     seed: int,
     defaulted: Sequence[str] = (),
+    world: World = WORLDS["plain"],
     **population: Any,
 ) -> dict[str, Any]:
     """The report of one simulation by an arm as JSON, in a workspace at `place`.
@@ -159,11 +181,62 @@ def run_trial(
     implied = [setting for name, setting in planned_for.items() if name in defaulted]
     if population.get("live") and not (place / SETTINGS).exists():
         implied.append("live.replies=policy")  # `sets` may choose reference
-    with server_for(place, files, [*given, *own, *sets], implied) as server:
+    settings = [*given, *own, *sets]
+    bring_prompts(world, place, files, [*implied, *settings])
+    with server_for(place, files, settings, implied) as server:
         report = simulate(
-            server.url, server.admin, iterations=iterations, labels=labels, seed=seed, **population
-        )
+            server.url, server.admin, iterations=iterations, labels=labels, seed=seed, world=world,
+            **population,
+        )  # fmt: skip
     return to_json(report)
+
+
+def chosen_world(name: str | None, gold: str | None) -> tuple[World, GoldReward]:
+    """The world and its gold, or another gold for the plain world."""
+    world = world_named(name or "plain")
+    if gold is None:
+        return world, world.gold
+    judged_by = load_gold(gold)
+    if name is not None and judged_by is not world.gold:
+        raise ValueError(
+            f"the world {name} has a gold of its own ({world.gold_name}), but --gold is {gold}; "
+            "leave out --gold, or leave out --world to use the plain world's annotators"
+        )
+    return world, judged_by
+
+
+def bring_prompts(world: World, place: Path, files: Sequence[Path], sets: Sequence[str]) -> None:
+    """Give a new workspace the prompts of a world that has its own.
+
+    ``ValueError`` if the workspace has other prompts, or is open in a server.
+    """
+    own = [
+        Prompt.make(
+            each.text,
+            role=each.role,
+            category=each.category,
+            source=f"world {world.name}",
+        )
+        for each in world.prompts()
+    ]
+    if not own:
+        return
+    prepare(place, None, files, sets)
+    try:
+        db = Database.open(place)
+    except WorkspaceLocked:
+        raise ValueError(
+            f"a server has {place} open, and the world {world.name} needs a workspace with its own "
+            "prompts; stop the server, or name another folder with --workspace"
+        ) from None
+    with closing(db):
+        known = {prompt.id for prompt in own}
+        if any(prompt.id not in known for prompt in prompt_table.listing(db)):
+            raise ValueError(
+                f"{place} has prompts that do not belong to the world {world.name}; name another "
+                "folder with --workspace"
+            )
+        prompt_table.add(db, own)
 
 
 def chosen_arms(names: Sequence[str]) -> list[trials.TrialArm]:

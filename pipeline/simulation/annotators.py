@@ -12,13 +12,21 @@ strength of a preference follows an ordinal model with the same noise (McCullagh
 
 Strengths need no further random numbers, so outcomes are the same without them.  Scores have a
 standard deviation of about 1 over ordinary responses.
+
+A `Population` says from which distributions the parameters are drawn.  In some populations
+annotators also differ by taste: each adds to the scores what a response's features are worth to it.
+With `decision_ms` the time to decide follows the symmetric drift-diffusion model whose probability of
+the left side is σ(z), so that clear pairs take less time (Ratcliff 1978; moments from Wagenmakers et
+al. 2007, Psychon. Bull. Rev. 14):
+
+    mean = decision · tanh(z/2) / (z/2)          `decision` is the mean time at z = 0
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
@@ -33,17 +41,43 @@ noisy: 0.2 of the careful slope.  inverted: prefers the worse response."""
 BAD_PROFILES: tuple[AnnotatorProfile, ...] = ("careless", "side-biased", "noisy", "inverted")
 """Profiles of bad annotators, in the order in which they are assigned."""
 
-# On standard-normal scores, careful annotators agree with gold in 3 of 4 decisive judgments and
-# press tie or both bad in 1 of 6 (InstructGPT reports 73% agreement).
-_SLOPE = 1.1
-_TIE = 0.35
-_STANDARD = -1.2
-_STANDARD_SHARPNESS = 4.0
-# Of their preferences 2 in 5 are "slightly", 2 in 5 "clearly" and 1 in 5 "much".
-_GAPS = (1.1, 1.7)
-
 _READING_MS_PER_WORD = 252.0  # 238 words a minute: Brysbaert 2019, J. Mem. Lang. 109
 _DECISION_MS = 1500.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Population:
+    """The distributions of careful annotators' parameters; bad ones change some of them.
+
+    Slopes, thresholds and gaps vary by a factor of exp(`spread`), speeds by exp(`speed_spread`).
+    """
+
+    slope: float
+    tie: float
+    gaps: tuple[float, float]
+    standard: float
+    """Scores below it are bad."""
+    sharpness: float = 4.0
+    """The slope of the logit of *both bad*."""
+    spread: float = 0.22
+    speed_spread: float = 0.35
+    reading_noise: float = 0.35
+    """Standard deviation of the logarithm of the time per judgment."""
+    decision_ms: float | None = None
+    """Mean time to decide between equals, with drift diffusion; None: 1.5 s for every pair."""
+    tastes: Mapping[str, float] = field(default_factory=dict)
+    """Standard deviation over annotators of what a feature is worth to one, by the feature's name,
+    in the units of scores.  Their mean is 0 in every population."""
+    bad: float = 0.25
+    """The usual share of bad annotators."""
+    bad_profiles: tuple[AnnotatorProfile, ...] = BAD_PROFILES
+    """Profiles of the bad annotators, in turn."""
+
+
+PLAIN = Population(slope=1.1, tie=0.35, gaps=(1.1, 1.7), standard=-1.2)
+"""On standard-normal scores, careful annotators agree with gold in 3 of 4 decisive judgments and
+press tie or both bad in 1 of 6 (InstructGPT reports 73% agreement).  Of their preferences 2 in 5 are
+"slightly", 2 in 5 "clearly" and 1 in 5 "much"."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +99,8 @@ class SimulatedAnnotator:
     """One annotator with the parameters of the module's formula.
 
     `gaps` are gap₁ and gap₂; with None the annotator states no strengths.  `time_factor` multiplies
-    the time of an average reader.
+    the time of an average reader.  `tastes` is what features of a response are worth to this
+    annotator, in addition to the scores of `judge`: whoever computes those adds it.
     """
 
     name: str
@@ -76,12 +111,15 @@ class SimulatedAnnotator:
     standard: float = -math.inf
     gaps: tuple[float, float] | None = None
     time_factor: float = 1.0
+    sharpness: float = PLAIN.sharpness
+    reading_noise: float = PLAIN.reading_noise
+    decision_ms: float | None = None
+    tastes: Mapping[str, float] = field(default_factory=dict)
 
     def judge(self, *, left: float, right: float, words: int, rng: np.random.Generator) -> Choice:
         """Judge a pair with these scores; the screen shows `words` words."""
-        mean_ms = self.time_factor * (_DECISION_MS + words * _READING_MS_PER_WORD)
-        milliseconds = int(mean_ms * math.exp(rng.normal(0, 0.35)))
-        both_bad_logit = _STANDARD_SHARPNESS * (self.standard - max(left, right))
+        milliseconds = self._milliseconds(self._advantage(left, right), words, rng)
+        both_bad_logit = self.sharpness * (self.standard - max(left, right))
         if rng.random() < _sigmoid(both_bad_logit):
             return Choice(outcome="both_bad", milliseconds=milliseconds)
         z = self._advantage(left, right)
@@ -103,6 +141,17 @@ class SimulatedAnnotator:
     def _advantage(self, left: float, right: float) -> float:
         return self.slope * (left - right) + self.left_bias
 
+    def _milliseconds(self, z: float, words: int, rng: np.random.Generator) -> int:
+        reading = words * _READING_MS_PER_WORD
+        if self.decision_ms is None:
+            mean_ms = self.time_factor * (_DECISION_MS + reading)
+            return int(mean_ms * math.exp(rng.normal(0, self.reading_noise)))
+        noise = math.exp(rng.normal(0, self.reading_noise))
+        mean, variance = decision_time(z)
+        # A gamma distribution with the model's mean and variance.
+        deciding = self.decision_ms * rng.gamma(mean**2 / variance, variance / mean)
+        return int(self.time_factor * (reading * noise + deciding))
+
     def _strength(self, z: float, draw: float) -> int | None:
         """The stated strength of a preference; `draw` is uniform in (0, σ(z − θ)).
 
@@ -115,14 +164,30 @@ class SimulatedAnnotator:
         return 1 + (draw < _sigmoid(z - clearly)) + (draw < _sigmoid(z - much))
 
 
+def decision_time(z: float) -> tuple[float, float]:
+    """Mean and variance of the drift-diffusion time at log odds z, where the mean at z = 0 is 1.
+
+    With boundaries ±1 and diffusion 1 the drift is z/2, and the mean time tanh(z/2) / (z/2).
+    """
+    y = abs(z)
+    if y < 1e-2:  # the formulas lose their digits
+        return 1.0, 2 / 3
+    e = math.exp(-y)
+    return math.tanh(y / 2) / (y / 2), 8 / y**3 * (1 - 2 * y * e - e * e) / (1 + e) ** 2
+
+
 def population(
-    count: int, *, bad: float, seed: int, profiles: Sequence[AnnotatorProfile] = BAD_PROFILES
+    count: int,
+    *,
+    bad: float,
+    seed: int,
+    profiles: Sequence[AnnotatorProfile] | None = None,
+    like: Population = PLAIN,
 ) -> list[SimulatedAnnotator]:
     """`count` annotators named sim-01…; the share `bad` of them, rounded, have bad profiles, which
-    are `profiles` in turn.
+    are `profiles` (by default those of the population) in turn.
 
-    The seed decides who is bad, and each annotator's parameters: slopes, thresholds and gaps vary by
-    a factor of about 1.25, speeds by 1.4.
+    The seed decides who is bad, and each annotator's parameters.
     """
     if count < 1:
         raise ValueError(f"annotators={count} must be at least 1")
@@ -131,23 +196,35 @@ def population(
     rng = np.random.default_rng([seed, 1])
     number_bad = round(count * bad)
     careful: list[AnnotatorProfile] = ["careful"] * (count - number_bad)
+    profiles = profiles or like.bad_profiles
     chosen = [profiles[i % len(profiles)] for i in range(number_bad)] + careful
     order = rng.permutation(count)
-    # A separate generator, so that strengths change no other random number.
-    scales = np.exp(np.random.default_rng([seed, 1, 1]).normal(0, 0.22, count)).tolist()
+    # Separate generators, so that strengths and tastes change no other random number.
+    scales = np.exp(np.random.default_rng([seed, 1, 1]).normal(0, like.spread, count)).tolist()
+    tastes = _tastes(like, count, np.random.default_rng([seed, 1, 2]))
     return [
-        _annotator(f"sim-{n:02d}", chosen[i], scale, rng)
-        for n, (i, scale) in enumerate(zip(order, scales, strict=True), start=1)
+        _annotator(f"sim-{n:02d}", chosen[i], scale, liked, rng, like)
+        for n, (i, scale, liked) in enumerate(zip(order, scales, tastes, strict=True), start=1)
     ]
 
 
+def _tastes(like: Population, count: int, rng: np.random.Generator) -> list[dict[str, float]]:
+    """Each annotator's tastes; their mean is 0, so that the gold is what people like on average."""
+    drawn = rng.normal(size=(count, len(like.tastes))) * np.array([*like.tastes.values()])
+    return [dict(zip(like.tastes, row, strict=True)) for row in (drawn - drawn.mean(0)).tolist()]
+
+
 def _annotator(
-    name: str, profile: AnnotatorProfile, scale: float, rng: np.random.Generator
+    name: str,
+    profile: AnnotatorProfile,
+    scale: float,
+    tastes: Mapping[str, float],
+    rng: np.random.Generator,
+    like: Population,
 ) -> SimulatedAnnotator:
-    slope = _SLOPE * math.exp(rng.normal(0, 0.22))
-    tie = _TIE * math.exp(rng.normal(0, 0.22))
-    time_factor = math.exp(rng.normal(0, 0.35))
-    standard = -math.inf if profile == "careless" else _STANDARD
+    slope = like.slope * math.exp(rng.normal(0, like.spread))
+    tie = like.tie * math.exp(rng.normal(0, like.spread))
+    time_factor = math.exp(rng.normal(0, like.speed_spread))
     factor, left_bias, time_share = {
         "careful": (1.0, 0.0, 1.0),
         "careless": (0.0, 0.0, 0.1),
@@ -161,9 +238,13 @@ def _annotator(
         slope=slope * factor,
         tie=tie,
         left_bias=left_bias,
-        standard=standard,
-        gaps=(scale * _GAPS[0], scale * _GAPS[1]),
+        standard=-math.inf if profile == "careless" else like.standard,
+        gaps=(scale * like.gaps[0], scale * like.gaps[1]),
         time_factor=time_factor * time_share,
+        sharpness=like.sharpness,
+        reading_noise=like.reading_noise,
+        decision_ms=like.decision_ms,
+        tastes=tastes,
     )
 
 

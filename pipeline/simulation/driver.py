@@ -15,13 +15,13 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
-from pipeline.simulation import preference as builtin
 from pipeline.simulation.annotators import SimulatedAnnotator, population
 from pipeline.simulation.checks import ChecksReport, checks_report
 from pipeline.simulation.clients import LabelClient, Tally
 from pipeline.simulation.preference import GoldReward
 from pipeline.simulation.report import IterationReport, Labeled, PairJudge
 from pipeline.simulation.report import report as gold_report
+from pipeline.simulation.worlds import WORLDS, World
 from storage.records import EvaluatedCompletion
 from storage.reports import LoopState, from_json
 
@@ -56,9 +56,10 @@ def simulate(
     iterations: int = 1,
     labels: int = 400,
     annotators: int = 8,
-    bad: float = 0.25,
+    bad: float | None = None,
     seed: int = 0,
-    gold: GoldReward = builtin.score,
+    world: World = WORLDS["plain"],
+    gold: GoldReward | None = None,
     shuffle_labels: bool = False,
     live: float = 0.0,
     edits: float = 0.0,
@@ -68,7 +69,9 @@ def simulate(
 ) -> SimulationReport:
     """Label and train `iterations` times.
 
-    Every iteration gets exactly `labels` judgments by `annotators`, of whom the share `bad` is bad.
+    Every iteration gets exactly `labels` judgments by `annotators`, of whom the share `bad` is bad
+    (by default the world's).  The `world` says what annotators are like, and their gold preference
+    unless `gold` is another one; the workspace already has its prompts.
     With `shuffle_labels` every judgment is that of another pair: a control without information.
     The share `live` of the judgments is given in live conversations, and the share `edits` of the
     preferences comes with an edit (see `PairJudge`).
@@ -97,10 +100,16 @@ def simulate(
     driver = _Driver(
         base_url=base_url,
         admin=admin,
-        annotators=population(annotators, bad=bad, seed=seed),
+        annotators=population(
+            annotators,
+            bad=world.population.bad if bad is None else bad,
+            seed=seed,
+            like=world.population,
+        ),
         labels=labels,
         seed=seed,
-        gold=gold,
+        world=world,
+        gold=gold or world.gold,
         shuffle_labels=shuffle_labels,
         live=live,
         edits=edits,
@@ -135,6 +144,7 @@ class _Driver:
     annotators: Sequence[SimulatedAnnotator]
     labels: int
     seed: int
+    world: World
     gold: GoldReward
     shuffle_labels: bool
     live: float
@@ -307,7 +317,7 @@ class _Driver:
     def _judge(self, annotator: SimulatedAnnotator) -> PairJudge:
         return PairJudge(
             annotator,
-            self.gold,
+            self.world.as_seen_by(annotator, self.gold),
             seed=self.seed,
             shuffle=self.shuffle_labels,
             edits=self.edits,
