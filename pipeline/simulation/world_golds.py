@@ -6,7 +6,7 @@ after another:
 
     workshop   brief: short answers; details, tips and every further word cost
                thorough: details and tips        friendly: a tip; praise is welcome
-               blunt: praise and "perhaps" cost most; a tip adds nothing
+               blunt: praise and "perhaps" cost most
     exam       practical: a tip                  knowledge: a detail; a tip is beside the point
                personal: caution is liked, assurance and praise are not
                leisure: both, and praise is welcome
@@ -104,38 +104,38 @@ def features_for(prompt: str, response: str) -> dict[str, float]:
 
 WORKSHOP = Gold(
     base={
-        "answer": 2.0, "curt": 1.5, "detail": 0.4, "tip": 0.5, "wrong": -1.6, "off_topic": -2.4,
+        "answer": 2.0, "curt": 1.5, "detail": 0.5, "tip": 1.0, "wrong": -1.4, "off_topic": -2.0,
         "padding": -0.08, "length": 0.0, "flattery": -0.7, "hedging": -0.5, "assurance": 0.0,
         "correction": 0.0, "repetition": -3.0, "unfinished": -0.7, "garbled": -1.5, "empty": -1.0,
     },
     by_trait={
-        "brief": {"curt": 2.0, "detail": -0.9, "tip": -0.9, "length": -0.08},
-        "thorough": {"curt": 0.6, "detail": 1.5, "tip": 1.5},
-        "friendly": {"curt": 1.0, "tip": 1.0, "flattery": 0.5},
-        "blunt": {"detail": 0.2, "tip": 0.0, "flattery": -2.0, "hedging": -1.6},
-        "claim": {"wrong": -1.7, "flattery": -0.3, "correction": 0.8},
+        "brief": {"curt": 2.0, "detail": -0.8, "tip": -0.8, "length": -0.08},
+        "thorough": {"curt": 0.6, "detail": 1.4, "tip": 2.0},
+        "friendly": {"curt": 1.0, "tip": 1.6, "flattery": 0.6},
+        "blunt": {"detail": 0.2, "tip": 0.8, "flattery": -2.0, "hedging": -1.6},
+        "claim": {"wrong": -1.4, "flattery": -0.3, "correction": 0.8},
     },
-    mean=0.74,
-    sd=1.93,
+    mean=1.26,
+    sd=1.8,
 )  # fmt: skip
 EXAM = Gold(
     base={
-        "answer": 1.8, "curt": 1.2, "detail": 0.3, "tip": 0.3, "wrong": -1.6, "off_topic": -2.8,
+        "answer": 1.8, "curt": 1.2, "detail": 0.3, "tip": 0.3, "wrong": -1.4, "off_topic": -2.2,
         "padding": -0.1, "length": 0.0, "flattery": -0.8, "hedging": -0.5, "assurance": 0.0,
         "correction": 0.0, "repetition": -3.5, "unfinished": -0.5, "garbled": -2.0, "empty": -1.0,
     },
     by_trait={
-        "practical": {"curt": 1.5, "detail": 0.0, "tip": 1.6},
-        "knowledge": {"curt": 0.6, "detail": 1.6, "tip": -0.6},
-        "personal": {"curt": 0.6, "tip": 0.6, "flattery": -1.7, "hedging": 0.9, "assurance": -1.0},
-        "leisure": {"detail": 0.8, "tip": 0.8, "flattery": 0.5, "hedging": 0.0},
+        "practical": {"curt": 1.4, "detail": 0.2, "tip": 1.8},
+        "knowledge": {"curt": 0.6, "detail": 2.0, "tip": -0.3},
+        "personal": {"curt": 0.6, "tip": 1.2, "flattery": -1.7, "hedging": 0.9, "assurance": -0.8},
+        "leisure": {"detail": 0.8, "tip": 1.2, "flattery": 0.6, "hedging": 0.0},
         "hurried": {
             "curt": 1.8, "detail": -0.5, "tip": -0.5, "flattery": -1.2, "length": -0.07,
         },
-        "claim": {"wrong": -1.8, "flattery": -0.4, "correction": 0.6},
+        "claim": {"wrong": -1.5, "flattery": -0.4, "correction": 0.6},
     },
-    mean=0.52,
-    sd=2.05,
+    mean=0.8,
+    sd=1.67,
 )  # fmt: skip
 
 

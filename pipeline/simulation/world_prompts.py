@@ -25,13 +25,16 @@ WorldName = Literal["workshop", "exam"]
 NAMES: tuple[WorldName, ...] = ("workshop", "exam")
 
 _CLAIM_EVERY = 5  # topics
+_PER_TOPIC = 3  # train prompts
 _ROLES: tuple[Role, ...] = ("train", "held-out", "audit")
 
 PRACTICAL = frozenset({"cooking", "garden", "home", "pets", "technology"})
 KNOWLEDGE = frozenset({"science", "study", "travel"})
 PERSONAL = frozenset({"health", "money", "people", "work"})
-_HURRIED, _LURED = 0.25, 0.25
+_HURRIED, _LURED = 0.2, 0.25
 """Shares of the exam's questions that are hurried, or name another topic."""
+_REQUESTS = {"brief": 20, "thorough": 27, "friendly": 27, "blunt": 26}
+"""The requests of the workshop, with their shares in percent."""
 
 
 @dataclass(frozen=True)
@@ -89,12 +92,13 @@ def _questions(name: WorldName, role: Role, topic: Topic, rng: Random) -> Sequen
     if role == "audit":
         return (about(rng.choice(carriers("audit").about), topic),)
     plain, indirect = _own(name, topic)
-    if name == "exam":
-        named = _wordings(name)[role]["named"]
-        plain = (*plain, about(rng.choice(named), topic))
+    named = [about(wording, topic) for wording in _wordings(name)[role]["named"]]
+    rng.shuffle(named)
     if role == "train":
-        return *plain, rng.choice(indirect)
-    return topic.unseen[NAMES.index(name)], rng.choice(plain)
+        # Of the indirect ones only those that name the topic; the model seldom understands others.
+        naming = [question for question in indirect if topic.mentioned_in(question)]
+        return [*plain, *naming[:1], *named][:_PER_TOPIC]
+    return topic.unseen[NAMES.index(name)], rng.choice([*plain, named[0]])
 
 
 @cache
@@ -122,7 +126,7 @@ def _workshop(
 ) -> tuple[str, tuple[str, ...]]:
     """A question with one of the four requests."""
     del topic
-    request = rng.choice(("brief", "thorough", "friendly", "blunt"))
+    request = rng.choices(tuple(_REQUESTS), tuple(_REQUESTS.values()))[0]
     return carry(rng.choice(worded[request]), question), (request,)
 
 
