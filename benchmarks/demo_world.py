@@ -193,6 +193,7 @@ class Label:
     strength: int
     annotator: str
     side: int
+    milliseconds: int | None = None
 
 
 class People:
@@ -224,6 +225,7 @@ class People:
             strength=said.strength or UNSTATED,
             annotator=annotator.name,
             side=-1 if swapped else 1,
+            milliseconds=said.milliseconds,
         )
 
 
@@ -237,6 +239,7 @@ def judged_pair(world: World, label: Label, place: int, chat: ChatTokenizer) -> 
         first=str(label.first), second=str(label.second), first_ids=ids[0], second_ids=ids[1],
         first_length=len(ids[0]), second_length=len(ids[1]), outcome=label.outcome,
         strength=label.strength, annotator=label.annotator, side=label.side,
+        milliseconds=label.milliseconds,
     )  # fmt: skip
 
 

@@ -56,7 +56,7 @@ _JUDGMENTS = f"""
     SELECT j.id AS judgment, j.comparison, c.prompt, p.messages::VARCHAR AS messages,
            c.first, c.second, f.text AS first_text, s.text AS second_text,
            j.outcome, j.strength, j.annotator, a.kind AS annotator_kind, j.shown_swapped, c.arm,
-           p.role AS prompt_role
+           j.milliseconds, p.role AS prompt_role
     {_JOINED}
     JOIN completions AS f ON f.id = c.first
     JOIN completions AS s ON s.id = c.second

@@ -2,6 +2,7 @@
 
     python -m benchmarks.reward_models ties [--seeds 0 1 2] [--labels 300] [--set epochs=1 lr=5e-4]
     python -m benchmarks.reward_models annotators [--labels 1500] ... [--report]
+    python -m benchmarks.reward_models times [--labels 300] ... [--report]
 
 Every seed draws prompts, the embedded model's answers to them, annotators, and judgments of random
 pairs; a prompt repeats only after all prompts had a pair.  All arms of a seed learn from the same
@@ -24,6 +25,11 @@ bad; the optional arm oracle learns only from the careful ones.  AUC measures ho
 estimates separate bad from careful annotators: the weights and slopes that the reward stage
 reports, from judgments that the measuring model did not learn from, and the slopes learned with the
 rewards.
+
+`times` compares learning from choices with learning also from response times
+(`reward.response_times`), with and without stated strengths, for 16 annotators of whom a quarter are
+bad.  Clear pairs are decided faster, as in the drift-diffusion model, or (*noise*) times have nothing
+to do with the preference.
 
 Writes one JSON file per part and seed; arms that are in it are not repeated.  `--report` only
 prints stored results, with Student's 95% intervals of paired differences over seeds.  The exit

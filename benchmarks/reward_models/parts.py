@@ -14,7 +14,7 @@ from pipeline.models.text import ChatTokenizer
 from pipeline.reward.data import JudgedPair, annotator_ids
 from pipeline.reward.likelihood import BOTH_BAD, TIE
 from pipeline.reward.quality.reliability import reliability
-from pipeline.simulation.annotators import SimulatedAnnotator, population
+from pipeline.simulation.annotators import PLAIN, SimulatedAnnotator, population
 from pipeline.simulation.trials import TrialArm
 
 BAD = 0.3
@@ -22,11 +22,12 @@ BAD = 0.3
 
 @dataclass(frozen=True, kw_only=True)
 class Arm(TrialArm):
-    """An arm's `settings` of [reward], its share of `bad` annotators, and whether their judgments
-    are left out."""
+    """An arm's `settings` of [reward], its share of `bad` annotators, whether their judgments are
+    left out, and whether clear pairs are `decided` faster."""
 
     bad: float = 0.0
     careful_only: bool = False
+    decided: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +70,26 @@ PARTS = {
         annotators=20,
         optional=frozenset({"oracle-30"}),
     ),
+    "times": Part(
+        arms=_by_name(
+            *(
+                Arm(
+                    name=f"{'times' if times else 'choices'}{strengths}{noise}",
+                    settings={"response_times": times, **tie_model},
+                    bad=0.25,
+                    decided=not noise,
+                )
+                for strengths, tie_model in (("", {"tie_model": "rao_kupper"}), ("-strengths", {}))
+                for noise in ("", "-noise")
+                for times in (False, True)
+            )
+        ),
+        labels=300,
+        annotators=16,
+    ),
 }
+DECIDED = replace(PLAIN, decision_ms=7000.0, reading_noise=0.3)
+"""Annotators who need 7 s for a pair of equals, and less for a clear one."""
 
 
 def run_arm(
@@ -83,7 +103,8 @@ def run_arm(
 ) -> dict[str, Any]:
     """Label, train as the reward stage does, and measure."""
     config = replace(config, **arm.settings)
-    people = population(part.annotators, bad=arm.bad, seed=world.seed)
+    like = DECIDED if arm.decided else PLAIN
+    people = population(part.annotators, bad=arm.bad, seed=world.seed, like=like)
     pairs = judgments(world, people, labels, chat)
     if arm.careful_only:
         careful = {annotator.name for annotator in people if annotator.profile == "careful"}

@@ -19,6 +19,7 @@ FIGURES = {
     "annotators": (
         *("accuracy", "log_loss", "ece", "scale", "best_scale", "auc", "auc_of_slopes"),
     ),
+    "times": ("accuracy", "log_loss", "ece", "correlation"),
 }
 GAINS = {
     "ties": (
@@ -34,6 +35,12 @@ GAINS = {
         ("oracle-30", "pooled-30"),
         ("joint-0", "pooled-0"),
     ),
+    "times": (
+        ("times", "choices"),
+        ("times-strengths", "choices-strengths"),
+        ("times-noise", "choices-noise"),
+        ("times-strengths-noise", "choices-strengths-noise"),
+    ),
 }
 COMPARED = {
     "ties": (
@@ -41,6 +48,7 @@ COMPARED = {
         *("correlation", "prompt_correlation"),
     ),
     "annotators": ("accuracy", "log_loss", "ece"),
+    "times": ("accuracy", "log_loss", "ece", "correlation"),
 }
 SEEDS_NEEDED, WANTED_GAIN, WANTED_AUC = 10, 0.007, 0.95
 
@@ -65,7 +73,7 @@ def report(part: str, arms: Iterable[str], found: Found) -> int:
     )
     print(markdown(("arm", "seeds", *names, "epochs", "CPU seconds per training"), rows))
     print(f"\n{markdown(('paired difference', 'seeds', *compared), gains)}")
-    return exit_status(list(wanted_ties(found) if part == "ties" else wanted_annotators(found)))
+    return exit_status(list(_WANTED[part](found)))
 
 
 def wanted_ties(found: Found) -> Iterator[str]:
@@ -91,6 +99,21 @@ def wanted_annotators(found: Found) -> Iterator[str]:
         less = gain(found, "joint-0", "pooled-0", "accuracy")
         if surely(less, above=False):
             yield f"without bad annotators accuracy loses: {less.text(3)}"
+
+
+def wanted_times(found: Found) -> Iterator[str]:
+    """Missed targets: a gain where clear pairs are decided faster, and no loss where they are not."""
+    for ours, theirs in GAINS["times"]:
+        if enough(found, ours, theirs):
+            more = gain(found, ours, theirs, "accuracy")
+            if ours.endswith("noise"):
+                if surely(more, above=False):
+                    yield f"{ours} loses accuracy: {more.text(3)}"
+            elif not surely(more, above=True):
+                yield f"{ours} does not surely gain accuracy: {more.text(3)}"
+
+
+_WANTED = {"ties": wanted_ties, "annotators": wanted_annotators, "times": wanted_times}
 
 
 def values(found: Found, arm: str, name: str) -> dict[int, float]:

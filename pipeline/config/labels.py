@@ -76,6 +76,7 @@ LABELS: Mapping[str, str] = {
     "reward.margin": "Margin by strength",
     "reward.annotators": "Model annotator reliability",
     "reward.annotator_lr": "Annotator learning rate",
+    "reward.response_times": "Learn from response times",
     "reward.members": "Ensemble size",
     "reward.ensemble": "Kind of ensemble",
     "reward.epochs": "Reward model epochs",

@@ -60,6 +60,11 @@ class RewardConfig(Section):
     annotator_lr: float = setting(
         0.05, "Learning rate of the annotators' slopes and side biases.", above=0
     )
+    response_times: bool = setting(
+        False,
+        "Learn also from response times: quick judgments hint at large differences. Each annotator's "
+        "own speed and the length of the texts are allowed for.",
+    )
     members: int = setting(
         4,
         "Ensemble members of the reward model. The reward is their mean; they disagree where there "

@@ -40,7 +40,8 @@ class JudgedPair:
     `strength` is 1 slightly, 2 clearly, 3 much, or `likelihood.UNSTATED`.  `side` is +1 if `first`
     was on the left and −1 if it was on the right.  `audit`: the prompt has the role audit.
     `edited`: `first` is an edit of `second`, and nobody saw them as a pair: `side` is 0.
-    `arm` is the sampling arm of the comparison.
+    `arm` is the sampling arm of the comparison.  `milliseconds` is the time from the display of the
+    pair to the judgment, if it is known.
     """
 
     judgment: str
@@ -59,6 +60,7 @@ class JudgedPair:
     edited: bool = False
     comparison: str = ""
     arm: Arm = "imported"
+    milliseconds: int | None = None
 
     @property
     def decisive(self) -> bool:
@@ -132,6 +134,7 @@ def read_pairs(path: Path, chat: ChatTokenizer, limits: LengthLimits) -> list[Ju
                 audit=row.get("prompt_role") == "audit",
                 comparison=row.get("comparison", ""),
                 arm=row.get("arm", "imported"),
+                milliseconds=_known(row.get("milliseconds")),
             )
         )
     longest = [max(len(pair.first_ids), len(pair.second_ids)) for pair in pairs]
@@ -144,6 +147,10 @@ def both_texts(pairs: Iterable[JudgedPair]) -> Iterator[list[int]]:
     for pair in pairs:
         yield pair.first_ids
         yield pair.second_ids
+
+
+def _known(number: float | None) -> int | None:
+    return None if number is None or pd.isna(number) else int(number)
 
 
 def judged_by(inputs: Path) -> dict[str, dict[str, int]]:
@@ -275,11 +282,17 @@ def resolved(config: RewardConfig, pairs: Sequence[JudgedPair]) -> RewardConfig:
 
 
 def training_rows(
-    pairs: Sequence[JudgedPair], tie_model: TieModel, *, heads: int = 1, seed: int = 0
+    pairs: Sequence[JudgedPair],
+    tie_model: TieModel,
+    *,
+    heads: int = 1,
+    seed: int = 0,
+    times: Sequence[float] = (),
 ) -> list[dict[str, Any]]:
     """Rows for the trainer, without ties under ``drop``.
 
-    `annotator` is an index into `annotator_ids`.
+    `annotator` is an index into `annotator_ids`.  `times` are standardized response times (N,), NaN
+    or left out if they are not known.
     """
     index = {id: n for n, id in enumerate(annotator_ids(pairs))}
     return [
@@ -292,8 +305,9 @@ def training_rows(
             "side": float(p.side),
             "longer": float(p.first_length - p.second_length),
             "weights": bootstrap_weights(p.judgment, heads=heads, seed=seed),
+            "time": time,
         }
-        for p in pairs
+        for p, time in zip(pairs, times or [math.nan] * len(pairs), strict=True)
         if p.decisive or tie_model != "drop"
     ]
 
@@ -330,6 +344,7 @@ _BATCHED = {
     "side": "side",
     "longer": "longer",
     "weights": "weights",
+    "times": "time",
 }
 
 

@@ -38,6 +38,7 @@ from pipeline.ppo.network.packing import can_pack, last_states_of_pairs
 from pipeline.reward.annotators import AnnotatorEffects
 from pipeline.reward.likelihood import Likelihood
 from pipeline.reward.likelihood_parameters import Ties
+from pipeline.reward.response_times import ResponseTimes
 
 
 @dataclass
@@ -46,7 +47,8 @@ class RewardOutput(ModelOutput):
 
     In training, `logits` are the reward alone, (N, 1), and `heads` (N, K) the outputs of the heads,
     without a gradient to the trunk.  `slope` and `bias` (M,) are those of the annotators of M
-    judgments, and `penalty` is the prior's part of the loss.  All are outputs of one forward,
+    judgments, and `penalty` is the prior's part of the loss.  `times` (2,) are γ and c of response
+    times.  All are outputs of one forward,
     because wrappers such as DDP and FSDP see nothing else.
     """
 
@@ -56,6 +58,7 @@ class RewardOutput(ModelOutput):
     slope: Tensor | None = None
     bias: Tensor | None = None
     penalty: Tensor | None = None
+    times: Tensor | None = None
 
 
 class RewardHead:
@@ -68,6 +71,7 @@ class RewardHead:
         self.heads = nn.Linear(width, members, bias=True) if members > 1 else None
         self.ties = Ties()
         self.annotators: AnnotatorEffects | None = None
+        self.times: ResponseTimes | None = None
         self.packs = False
         """Whether a training pass packs its texts, which are N first and N second ones of pairs."""
 
@@ -127,6 +131,8 @@ class RewardHead:
         if self.annotators is not None and annotators is not None:
             output.slope, output.bias = self.annotators(annotators)
             output.penalty = self.annotators.penalty()
+        if self.times is not None:
+            output.times = self.times()
         return output
 
     def states(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:

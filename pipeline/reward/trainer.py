@@ -7,6 +7,7 @@ squared correlation of reward and length.  members.py calls `train_network` for 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,6 +35,7 @@ from pipeline.reward.gold import GoldJudgment, gold_prior
 from pipeline.reward.likelihood import Likelihood, TieValues
 from pipeline.reward.network import reads_packed
 from pipeline.reward.quality.reliability import losses_to_annotators
+from pipeline.reward.response_times import MIN_TIMES, ResponseTimes, standardized, time_loss
 from pipeline.reward.scoring import RewardModel
 from pipeline.reward.stopping import EarlyStop, EarlyStopping
 from pipeline.runs.rundir import Job, Note, Report
@@ -60,7 +62,7 @@ class RewardTrainer(trl.RewardTrainer):
 
     def _set_signature_columns_if_needed(self) -> None:
         self._signature_columns = [
-            "first_ids", "second_ids", "outcome", "strength", "annotator", "side", "longer", "weights",
+            "first_ids", "second_ids", "outcome", "strength", "annotator", "side", "longer", "weights", "time",
         ]  # fmt: skip
 
     def get_batch_samples(self, *arguments: Any, **named: Any) -> Any:
@@ -114,6 +116,9 @@ class RewardTrainer(trl.RewardTrainer):
         loss = self._losses(outputs.logits, inputs, ties, *people).mean()
         if outputs.penalty is not None:
             loss = loss + outputs.penalty / self.judgments
+        if outputs.times is not None:
+            z = _effective(_differences(outputs.logits), inputs, *people)
+            loss = loss + time_loss(z, inputs["times"], outputs.times)
         if self.settings.length_penalty_weight:
             d = _differences(outputs.logits)
             correlated = (
@@ -140,9 +145,7 @@ class RewardTrainer(trl.RewardTrainer):
     ) -> Tensor:
         """(N, K) losses of N judgments from (2N, K) rewards: first responses, then second ones."""
         first, second = rewards.chunk(2)
-        z = first - second
-        if slope is not None and bias is not None:
-            z = effective(z, slope[:, None], bias[:, None], inputs["side"][:, None])
+        z = _effective((first - second).T, inputs, slope, bias).T
         return self.likelihood.loss(
             z,
             inputs["outcomes"][:, None],
@@ -159,7 +162,11 @@ class RewardTrainer(trl.RewardTrainer):
         """AdamW without weight decay; ties and annotators have their own learning rates."""
         if self.optimizer is None:
             trained: Any = self.model if model is None else model
-            rates = {"ties.": self.settings.theta_lr, "annotators.": self.settings.annotator_lr}
+            rates = {
+                "ties.": self.settings.theta_lr,
+                "times.": self.settings.theta_lr,
+                "annotators.": self.settings.annotator_lr,
+            }
             groups: dict[float | None, list[Any]] = {}
             for name, parameter in trained.named_parameters():
                 if parameter.requires_grad:
@@ -196,6 +203,13 @@ def squared_correlation(d: Tensor, longer: Tensor) -> Tensor:
     """(Σ d·Δ)² / (Σ d² · Σ Δ²) of (N,) differences of rewards and lengths; 0 where either is 0."""
     norm = d.square().sum() * longer.square().sum()
     return (d * longer).sum().square() / norm.clamp(min=1e-12)
+
+
+def _effective(d: Tensor, inputs: Any, slope: Tensor | None, bias: Tensor | None) -> Tensor:
+    """The argument of the tie model for reward differences d (…, N)."""
+    if slope is None or bias is None:
+        return d
+    return effective(d, slope, bias, inputs["side"])
 
 
 def _differences(rewards: Tensor) -> Tensor:
@@ -301,7 +315,21 @@ def train_network(
         callbacks=callbacks,
     )
     train(trainer, training.checkpoints, training.report, resume=training.resume)
-    return early.keep() if early else None
+    kept = early.keep() if early else None
+    _report_times(network, training)
+    network.times = None  # not part of the rewards
+    return kept
+
+
+def _report_times(network: Any, training: Training) -> None:
+    """Say how much response times told, or why nothing."""
+    if not training.config.response_times or training.quiet:
+        return
+    message = f"too few response times are known: at least {MIN_TIMES} are needed"
+    if network.times is not None:
+        share = network.times()[0].item()
+        message = f"response times follow the difference of rewards with a share of {share:.2f}"
+    training.report.note("info", "response_times", message)
 
 
 def _prepare(
@@ -312,9 +340,16 @@ def _prepare(
     # Gradient checkpointing repeats a pass outside of its packing.
     network.packs = not is_large(network) and reads_packed(network, training.device)
     likelihood = network.likelihood = likelihood_of(config)
+    times = standardized(pairs) if config.response_times else []
     rows = training_rows(
-        pairs, likelihood.tie_model, heads=network.members, seed=training.bootstrap_seed
+        pairs,
+        likelihood.tie_model,
+        heads=network.members,
+        seed=training.bootstrap_seed,
+        times=times,
     )
+    if not all(map(math.isnan, times)):
+        network.times = ResponseTimes().to(training.device)
     outcomes = torch.tensor([row["outcome"] for row in rows])
     strengths = torch.tensor([row["strength"] for row in rows])
     network.ties.start(likelihood, outcomes, strengths)
