@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import Field, TypeAdapter
 
 from storage.analysis.intervals import WinRate
+from storage.gate_records import CanaryResults
 from storage.records import Stage
 
 _T = TypeVar("_T")
@@ -92,6 +93,8 @@ class EvaluatedPolicy:
     """Distinct responses over all responses."""
     audit_reward: float | None = None
     """By the audit model; None without one."""
+    canary: float | None = None
+    """Share of the canary's prompts whose answers pass; None without a canary."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,6 +112,8 @@ class Evaluation:
     win_rate_against_previous: WinRate | None = None
     win_rate_reward_model: float | None = None
     """The win rate against the reference alone."""
+    canary: CanaryResults | None = None
+    """Of the policy and the reference; None without a canary."""
 
 
 # ------------------------------------------------------------------ a reward model's quality

@@ -1,6 +1,5 @@
 """Two processes make the steps that one would make."""
 
-
 import pytest
 import torch
 from transformers import LlamaForCausalLM
