@@ -31,6 +31,7 @@ COMMANDS = {
     "agreement": ["agreement"],
     "browsing": ["browsing"],
     "checks": ["checks"],
+    "canary": ["canary"],
     "console": ["console"],
     "edits": ["edits"],
     "mutants": ["mutants"],

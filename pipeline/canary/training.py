@@ -14,7 +14,7 @@ from pipeline.canary.checks import Canary, load_canary
 from pipeline.config.sections import Config
 from pipeline.models.generate import Sampler, needed_tokens
 from pipeline.models.loading import context_length
-from pipeline.models.text import ChatTokenizer, Messages, name_rows
+from pipeline.models.text import ChatTokenizer, name_rows
 from pipeline.ppo import PPOConfig
 from pipeline.ppo.checkpoint import random_states, restore_random_states
 from pipeline.ppo.metrics import Flag
@@ -22,7 +22,7 @@ from pipeline.ppo.rollouts.rollout import generate
 from pipeline.runs.rundir import Job
 from pipeline.statistics.canary import canary_figures
 from storage.gate_report import CanaryFigures
-from storage.records import derive_seed
+from storage.records import Message, derive_seed
 
 FLAG = "canary_loss"
 Respond = Callable[[Sequence[Sequence[int]], int], list[str]]
@@ -52,7 +52,7 @@ def require_canary_room(
         )
 
 
-def _shown(prompt: Messages) -> str:
+def _shown(prompt: Sequence[Message]) -> str:
     text = prompt[-1].content
     return repr(text if len(text) <= 40 else f"{text[:39]}…")
 
