@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Self
 
 from storage.analysis.intervals import WinRate
-from storage.gate_records import LostAnswer, StandingRuling
+from storage.gate_records import CheckResults, LostAnswer, StandingRuling
 
 Verdict = Literal["promoted", "blocked", "provisional"]
 Decision = Literal["better", "worse", "go on"]
@@ -41,6 +41,14 @@ class CheckRates:
     prompts: int
     policy: float
     reference: float
+
+    @classmethod
+    def of(cls, check: CheckResults) -> Self:
+        prompts = len(check.prompts)
+        policy, reference = (
+            marks.count("1") / prompts for marks in (check.policy, check.reference)
+        )
+        return cls(name=check.name, prompts=prompts, policy=policy, reference=reference)
 
 
 @dataclass(frozen=True, kw_only=True)

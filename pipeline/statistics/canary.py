@@ -39,15 +39,7 @@ def canary_figures(results: CanaryResults) -> CanaryFigures:
         allowed_loss=results.allowed_loss,
         holds=too_much,
         blocks=too_much and low > 0,
-        checks=[
-            CheckRates(
-                name=check.name,
-                prompts=len(check.prompts),
-                policy=check.policy.count("1") / len(check.prompts),
-                reference=check.reference.count("1") / len(check.prompts),
-            )
-            for check in results.checks
-        ],
+        checks=[CheckRates.of(check) for check in results.checks],
         lost=results.lost,
     )
 
