@@ -32,6 +32,7 @@ COMMANDS = {
     "agreement": ["agreement"],
     "browsing": ["browsing"],
     "checks": ["checks"],
+    "canary": ["canary"],
     "console": ["console"],
     "edits": ["edits"],
     "mutants": ["mutants"],

@@ -103,13 +103,55 @@ class ModelJudgment:
 
 
 @dataclass(frozen=True, kw_only=True)
+class CheckResults:
+    """Which prompts' answers pass a check of the canary.
+
+    `prompts` are the numbers of the prompts; `policy` and `reference` have a character for each: 1
+    if the model's answer passes, else 0.
+    """
+
+    name: str
+    prompts: tuple[int, ...]
+    policy: str
+    reference: str
+
+    def __post_init__(self) -> None:
+        marks = (self.policy, self.reference)
+        if any(len(each) != len(self.prompts) or set(each) - {"0", "1"} for each in marks):
+            raise ValueError(f"the check {self.name!r} needs a 0 or 1 for each prompt and model")
+
+
+@dataclass(frozen=True, kw_only=True)
+class LostAnswer:
+    """A policy's answer that fails a `check` that SFT's answer passes; texts may be shortened."""
+
+    check: str
+    prompt: str
+    answer: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class CanaryResults:
+    """What the answers of a policy and of the SFT reference pass on the canary (`gate.canary`).
+
+    `allowed_loss` is `gate.canary_loss`; `lost` has a few answers that only SFT passes.
+    """
+
+    function: str
+    allowed_loss: float
+    checks: tuple[CheckResults, ...]
+    lost: tuple[LostAnswer, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
 class Evidence:
     """All inputs of the gate's decision.
 
     `judged` is in the order of the sequential test.  `policies` has the ids of all versions, the
     oldest first and the SFT `reference` before them; both are empty before there is a reference.
     `proxies` and `kl_weights` are the reward model and ppo.kl_weight of each policy's training.
-    `overrides` has the latest ruling on each policy, `iteration` the newest iteration.
+    `canaries` has the evaluation's results of each policy on the canary, if it was on.  `overrides`
+    has the latest ruling on each policy, `iteration` the newest iteration.
     """
 
     judged: Sequence[PolicyJudgment] = ()
@@ -118,6 +160,7 @@ class Evidence:
     iteration: Candidate | None = None
     proxies: Mapping[str, str | None] = field(default_factory=dict)
     kl_weights: Mapping[str, float | None] = field(default_factory=dict)
+    canaries: Mapping[str, CanaryResults] = field(default_factory=dict)
     overrides: Mapping[str, StandingRuling] = field(default_factory=dict)
 
     @cached_property

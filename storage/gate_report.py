@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Self
 
 from storage.analysis.intervals import WinRate
-from storage.gate_records import StandingRuling
+from storage.gate_records import CheckResults, LostAnswer, StandingRuling
 
 Verdict = Literal["promoted", "blocked", "provisional"]
 Decision = Literal["better", "worse", "go on"]
@@ -31,6 +31,47 @@ class OverOptimization:
     alarm: bool
     comparisons: int
     prompts: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckRates:
+    """Shares of the answers to `prompts` prompts that pass one check of the canary."""
+
+    name: str
+    prompts: int
+    policy: float
+    reference: float
+
+    @classmethod
+    def of(cls, check: CheckResults) -> Self:
+        prompts = len(check.prompts)
+        policy, reference = (
+            marks.count("1") / prompts for marks in (check.policy, check.reference)
+        )
+        return cls(name=check.name, prompts=prompts, policy=policy, reference=reference)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CanaryFigures:
+    """Shares of the canary's prompts whose answers pass all checks, of a policy and of SFT.
+
+    `loss` is reference − policy, with its paired 95% interval.  The canary `holds` a policy that
+    loses at least `allowed_loss`: it is not promoted.  It `blocks` the policy if the whole interval
+    is also above 0.
+    """
+
+    function: str
+    prompts: int
+    policy: float
+    reference: float
+    loss: float
+    low: float
+    high: float
+    allowed_loss: float
+    holds: bool
+    blocks: bool
+    checks: Sequence[CheckRates]
+    lost: Sequence[LostAnswer]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,8 +103,9 @@ class Standing:
 
     `by_evidence` is the verdict without the researcher's `ruling`.  `win_rate` and `sequential` are
     against SFT, `versus` against other policies, the newest first.  `alarm` covers the judgments
-    that the policy's own reward model predicted.  `words` has all this as sentences.  `may_stop`
-    says that further judgments against SFT cannot change the decision of the test.
+    that the policy's own reward model predicted.  `canary` is None if the evaluation had none.
+    `words` has all this as sentences.  `may_stop` says that further judgments against SFT cannot
+    change the decision of the test.
     """
 
     policy: str
@@ -76,6 +118,7 @@ class Standing:
     may_stop: bool
     alarm: OverOptimization | None
     words: Sequence[str]
+    canary: CanaryFigures | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

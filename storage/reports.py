@@ -15,6 +15,7 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import Field, TypeAdapter
 
 from storage.analysis.intervals import WinRate
+from storage.gate_records import CanaryResults
 from storage.gate_report import Decision
 from storage.records import Phase, Stage
 
@@ -94,6 +95,8 @@ class EvaluatedPolicy:
     """Distinct responses over all responses."""
     audit_reward: float | None = None
     """By the audit model; None without one."""
+    canary: float | None = None
+    """Share of the canary's prompts whose answers pass; None without a canary."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,6 +114,8 @@ class Evaluation:
     win_rate_against_previous: WinRate | None = None
     win_rate_reward_model: float | None = None
     """The win rate against the reference alone."""
+    canary: CanaryResults | None = None
+    """Of the policy and the reference; None without a canary."""
 
 
 # ------------------------------------------------------------------ a reward model's quality

@@ -362,6 +362,7 @@ class Standing:
     may_stop: bool
     alarm: Mapping[str, Any] | None
     words: tuple[str, ...]
+    canary: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,7 +19,7 @@ GROUPS: Mapping[str, str] = {
     "live": "Live conversations",
     "serving": "Generation service",
     "worker": "Hardware",
-    "plugins": "Custom reward functions",
+    "plugins": "Custom functions",
 }
 """The title of each section."""
 
@@ -188,6 +188,9 @@ LABELS: Mapping[str, str] = {
     "gate.labels": "Minimum labels for the gate",
     "gate.kl_raise": "KL factor after a block",
     "gate.most": "Maximum share for the gate",
+    "gate.canary": "Capability canary",
+    "gate.canary_loss": "Loss that the canary allows",
+    "gate.canary_every": "Updates between canary measurements",
     "evaluate.prompts": "Evaluation prompts",
     "evaluate.completions": "Completions per prompt",
     "evaluate.temperature": "Evaluation temperature",

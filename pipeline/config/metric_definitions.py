@@ -42,6 +42,11 @@ METRICS: dict[str, str] = {
     "evaluate/<policy>/length": "Mean response length, tokens, including end-of-text.",
     "evaluate/<policy>/distinct": "Share of distinct token bigrams among all token bigrams of the responses.",
     "evaluate/<policy>/unique": "Share of distinct texts among all responses.",
+    "evaluate/<policy>/canary": "Share of the canary's prompts whose answers pass all their checks.",
+    "canary/pass_rate": "Share of the canary's prompts whose answers by the policy pass all their checks; "
+    "at update 0, by SFT.",
+    "canary/passes/<check>": "Share of the answers that pass one of the canary's checks; at update 0, of "
+    "SFT's.",
     "evaluate/win_rate": "Share of held-out responses with a higher reward than the reference's "
     "response to the same prompt; ties count half.",
 }

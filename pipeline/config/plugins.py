@@ -13,7 +13,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -47,6 +47,21 @@ def load_function(name: str, *, what: str) -> Callable[..., Any]:
     if not callable(function):
         raise ValueError(f"{what} {name!r}: {module_name} has no function {function_name!r}")
     return function
+
+
+def named_in(functions: Iterable[Mapping[str, Set[str]]]) -> set[str]:
+    """The functions of several `Config.functions`."""
+    return {name for one in functions for names in one.values() for name in names}
+
+
+def require_allowed(functions: Mapping[str, Set[str]], allowed: Set[str]) -> None:
+    """ValueError if a setting names a function that is not in `allowed`; see `Config.functions`."""
+    for setting, names in functions.items():
+        if others := names - allowed:
+            raise ValueError(
+                f"{setting} names {', '.join(sorted(others))}, which would run as code on this "
+                "machine: the operator must allow it first, in plugins.allowed in config.toml"
+            )
 
 
 def in_a_line(error: BaseException) -> str:

@@ -294,7 +294,7 @@ class SamplingConfig(Section):
 
 @dataclass(frozen=True, kw_only=True)
 class GateConfig(Section):
-    """How many judgments the promotion gate needs."""
+    """How many judgments the promotion gate needs, and the canary that it watches."""
 
     section: ClassVar[str] = "gate"
 
@@ -313,6 +313,29 @@ class GateConfig(Section):
     most: float = setting(
         0.5, "Maximum share of an iteration's labels that gate.labels may use.", low=0, high=1
     )
+    canary: str = setting(
+        "",
+        "Function (module:function) that lists the capability canary: fixed prompts, and checks that "
+        "the policy should pass as often as SFT. Empty disables it. It runs as code on this machine.",
+    )
+    canary_loss: float = setting(
+        0.05,
+        "A policy whose pass rate on the canary is at least this much below SFT's is not promoted.",
+        above=0,
+        high=1,
+    )
+    canary_every: int = setting(
+        10,
+        "Updates of the policy between measurements on the canary; 0 measures only in the evaluation.",
+        low=0,
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(
+            not self.canary or ":" in self.canary,
+            f"gate.canary={self.canary} must be written module:function",
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -568,8 +591,8 @@ class PluginsConfig(Section):
 
     allowed: tuple[str, ...] = setting(
         (),
-        "Functions (module:function) that researchers may use in shaping.weights, in addition to "
-        "those in config.toml. They run as code on this machine.",
+        "Functions (module:function) that researchers may use in shaping.weights and gate.canary, in "
+        "addition to those in config.toml. They run as code on this machine.",
     )
 
     def __post_init__(self) -> None:
@@ -640,6 +663,12 @@ class Config(Section):
             f"ppo.sharding={sharding} divides the weights among processes, but worker.processes is "
             "1; set it to the number of GPUs, or ppo.sharding to none",
         )
+
+    @property
+    def functions(self) -> Mapping[str, frozenset[str]]:
+        """The user functions, ``module:function``, by the setting that names them."""
+        canary = frozenset({self.gate.canary} - {""})
+        return {"shaping.weights": self.shaping.functions, "gate.canary": canary}
 
     @property
     def evaluation_temperature(self) -> float:

@@ -16,7 +16,9 @@ from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
 
+from pipeline.canary import BUILT_IN
 from pipeline.config import metric_definitions, paths
+from pipeline.config.plugins import named_in
 from pipeline.config.policy import still_settings
 from pipeline.config.sections import Config
 from pipeline.evidence.package import Package, write_package
@@ -551,7 +553,7 @@ class Loop:
     def _require_components(
         self, overrides: Mapping[str, str], *, due: Stage | None, by_operator: bool
     ) -> None:
-        """ValueError if a shaping component or a file is not permitted or not available.
+        """ValueError if a user function or a file is not permitted or not available.
 
         Called without the lock: importing a user function may take half a minute.
         """
@@ -564,16 +566,16 @@ class Loop:
         Preparation(self._db, changed, config).require_components(allowed)
 
     def _allowed_functions(self, config: Config, operator_configs: Sequence[Config]) -> set[str]:
-        """The shaping functions that a researcher may use; ValueError if the settings name a file or
-        model that they may not name."""
+        """The functions that a researcher may use; ValueError if the settings name a file or model
+        that they may not name."""
         paths.require_open(
             config,
             workspace=self._db.workspace,
             models=[model.id for model in models.listing(self._db)],
             operator_configs=operator_configs,
         )
-        allowed = {name for one in operator_configs for name in one.shaping.functions}
-        return allowed | set(self._config.plugins.allowed)
+        allowed = named_in(one.functions for one in operator_configs)
+        return allowed | {BUILT_IN, *self._config.plugins.allowed}
 
     def _config_of(self, current: Iteration) -> Config:
         return self._config.override(still_settings(current.settings))

@@ -70,6 +70,9 @@ class Milestones:
         standing = gate.standing(evidence, judged)
         ruled = standing.verdict != standing.by_evidence
         reason = standing.words[-1] if ruled else " ".join(standing.words[:2])
+        if standing.canary and standing.canary.holds and not ruled:
+            lost = next(each for each in standing.words if each.startswith(gate.CANARY))
+            reason = f"{reason} {lost}"
         events.record_verdict(self._db, judged, standing.verdict, reason=reason)
         if standing.alarm is not None and standing.alarm.alarm:
             raised = next(each for each in standing.words if each.startswith(gate.ALARM))

@@ -1,7 +1,7 @@
 """Settings to try first after a stage stopped, by its red flag.  Does not import torch.
 
-The flags are those of `pipeline.ppo.metrics.red_flags`, and "diverged" for a loss or gradient that
-is not finite.
+The flags are those of `pipeline.ppo.metrics.red_flags`, "diverged" for a loss or gradient that is not
+finite, and "canary_loss" (`pipeline.canary.training`).
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ def _lower_lr(config: Config) -> Mapping[str, float]:
 _FIRST: Mapping[str, Callable[[Config], Mapping[str, float]]] = {
     "kl_high": _more_kl,
     "duplicates": _more_kl,
+    "canary_loss": _more_kl,
     "no_kl_penalty": lambda _: {"ppo.kl_weight": DEFAULT_KL_WEIGHT},
     "entropy_collapse": _lower_lr,
     "clip_fraction_high": _lower_lr,

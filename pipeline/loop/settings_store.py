@@ -12,7 +12,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from pipeline import canary
 from pipeline.config import paths
+from pipeline.config.plugins import named_in, require_allowed
 from pipeline.config.policy import still_settings
 from pipeline.config.problems import named, problems
 from pipeline.config.sections import Config
@@ -124,8 +126,11 @@ class SettingsStore:
                 self._require_permitted(config, (own, running))
             if config.shaping != own.shaping:
                 require_available(config.shaping)
+            if config.gate.canary != own.gate.canary:
+                canary.require_available(config.gate.canary)
         except ValueError as error:
-            about = named(str(error), changes) or {n for n in changes if n.startswith("shaping.")}
+            functions = ("shaping.", "gate.canary")
+            about = named(str(error), changes) or {n for n in changes if n.startswith(functions)}
             raise InvalidSettings(dict.fromkeys(sorted(about), str(error))) from None
         return config
 
@@ -136,13 +141,9 @@ class SettingsStore:
         return layered.override(still_settings(current.settings)) if current else layered
 
     def _require_permitted(self, config: Config, operator_configs: Sequence[Config]) -> None:
-        allowed = {name for one in operator_configs for name in one.shaping.functions}
+        allowed = named_in(one.functions for one in operator_configs)
         allowed |= {name for one in operator_configs for name in one.plugins.allowed}
-        if others := config.shaping.functions - allowed:
-            raise ValueError(
-                f"shaping.weights names {', '.join(sorted(others))}, which would run as code on this "
-                "machine: the operator must allow it first, in plugins.allowed in config.toml"
-            )
+        require_allowed(config.functions, allowed | {canary.BUILT_IN})
         paths.require_open(
             config,
             workspace=self._db.workspace,

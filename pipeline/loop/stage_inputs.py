@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pipeline import canary
+from pipeline.config.plugins import require_allowed
 from pipeline.config.sections import Config
 from pipeline.demo.pairs import shipped_pairs
 from pipeline.models.best_of_n import manifest_of, no_weights
@@ -163,18 +165,15 @@ class Preparation:
             raise ValueError(f"{sentence}; set ppo.start_from=sft")
 
     def require_components(self, allowed: Set[str] | None) -> None:
-        """ValueError if a shaping component is not available, or is a function not in `allowed`.
+        """ValueError if a shaping component or the canary is not available, or is a function not in
+        `allowed`.
 
         None allows all.  A function that is not allowed is not imported.
         """
-        shaping = self.config.shaping
-        others = shaping.functions - allowed if allowed is not None else ()
-        if others:
-            raise ValueError(
-                f"shaping.weights names {', '.join(sorted(others))}, which would run as code on this "
-                "machine: the operator must allow it first, in plugins.allowed in config.toml"
-            )
-        require_available(shaping)
+        if allowed is not None:
+            require_allowed(self.config.functions, allowed)
+        require_available(self.config.shaping)
+        canary.require_available(self.config.gate.canary)
 
     def require_judgments(self) -> None:
         """ValueError unless there are enough judgments to train and to measure the reward model."""

@@ -239,6 +239,23 @@ class PPOTrainer:
             raise SamplerMismatch.of(self.history)
         self._check_reference()
 
+    def respond(self, prompts: Sequence[Sequence[int]], *, seed: int) -> list[str]:
+        """The current policy's responses to prompts of token ids, sampled as in a rollout.
+
+        The random numbers follow from `seed`, so the responses of two updates differ only by the
+        weights, and those of the run do not change.  All processes must call this.
+        """
+        size = (len(prompts), self.config.max_new_tokens)
+        generator = torch.Generator().manual_seed(seed)
+        uniforms = torch.rand(size, generator=generator, dtype=torch.float64)
+        rows = self.processes.share(range(len(prompts)))
+        texts: list[str] = []
+        with gathered(self.model):
+            if rows:
+                rollout = self.backend([prompts[row] for row in rows], uniforms[rows])
+                texts = [self.decoder.text(tokens) for tokens in rollout.token_lists()]
+        return self.processes.interleave(self.processes.gather(texts))
+
     def write_checkpoint(self) -> None:
         """Write a checkpoint between updates; ValueError without a directory."""
         if self.directory is None:

@@ -2,12 +2,14 @@
 
 Three verdicts:
 
-* *promoted*: the sequential test decided "better";
-* *blocked*: it decided "worse", or the over-optimization alarm is raised.  The next iteration
-  samples the last promoted policy, and PPO uses a larger KL weight;
-* *provisional*: too little evidence; the loop continues with the next policy.
+* *promoted*: the sequential test decided "better", and the policy keeps what SFT can do;
+* *blocked*: it decided "worse", the over-optimization alarm is raised, or the policy lost at least
+  `gate.canary_loss` on the canary and clearly more than nothing.  The next iteration samples the last
+  promoted policy, and PPO uses a larger KL weight;
+* *provisional*: too little evidence, or a loss on the canary that may be chance; the loop continues
+  with the next policy.
 
-The limits are constants: `LOG_E_THRESHOLD` in pipeline/statistics/sequential_test.py for the test,
+The other limits are constants: `LOG_E_THRESHOLD` in pipeline/statistics/sequential_test.py for the test,
 `ALARM_Z` in pipeline/promotion/overoptimization.py for the alarm.  pipeline/statistics/winrate.py
 computes the win rate.
 
@@ -29,11 +31,13 @@ from pipeline.config.sections import Config
 from pipeline.ppo.config import MAX_KL_WEIGHT
 from pipeline.promotion.leaderboard import Match, leaderboard
 from pipeline.promotion.overoptimization import ALARM_Z, MIN_PROMPTS, over_optimization
+from pipeline.statistics.canary import canary_figures
 from pipeline.statistics.sequential_test import LOG_E_THRESHOLD, SequentialResult, sequential_test
 from pipeline.statistics.winrate import win_rate
 from storage.analysis.intervals import WinRate
 from storage.gate_records import Evidence, PolicyJudgment, StandingRuling
 from storage.gate_report import (
+    CanaryFigures,
     GateProgress,
     GateReport,
     OverOptimization,
@@ -47,6 +51,8 @@ from storage.records import Arm, Iteration
 RULINGS: dict[str, Verdict] = {"promote": "promoted", "block": "blocked"}
 ALARM = "Over-optimization alarm."
 """Begins the sentence about an alarm that is raised."""
+CANARY = "Capability canary."
+"""Begins the sentence about the canary."""
 _POINTS = 200
 """Maximum number of points of the curve of log E in a report."""
 
@@ -93,7 +99,9 @@ def verdict(evidence: Evidence, policy: str | None) -> Verdict | None:
     if policy is None or policy == evidence.reference:
         return None
     rows = judgments_against(evidence, policy, evidence.reference)
-    return _ruled(evidence, policy) or _decide(_test(rows), _alarm(evidence, policy, rows))
+    return _ruled(evidence, policy) or _decide(
+        _test(rows), _alarm(evidence, policy, rows), _canary(evidence, policy)
+    )
 
 
 def last_promoted(evidence: Evidence) -> str | None:
@@ -162,10 +170,13 @@ def judgments_against(
     return found
 
 
-def _decide(test: SequentialResult, alarm: OverOptimization | None) -> Verdict:
-    if test.decision == "worse" or (alarm and alarm.alarm):
+def _decide(
+    test: SequentialResult, alarm: OverOptimization | None, canary: CanaryFigures | None
+) -> Verdict:
+    if test.decision == "worse" or (alarm and alarm.alarm) or (canary and canary.blocks):
         return "blocked"
-    return "promoted" if test.decision == "better" else "provisional"
+    held = canary is not None and canary.holds
+    return "promoted" if test.decision == "better" and not held else "provisional"
 
 
 def _ruled(evidence: Evidence, policy: str) -> Verdict | None:
@@ -196,6 +207,12 @@ def _alarm(
     return over_optimization(predicted, outcomes, prompts)
 
 
+def _canary(evidence: Evidence, policy: str) -> CanaryFigures | None:
+    """What the policy lost on the canary; None if its evaluation had none."""
+    results = evidence.canaries.get(policy)
+    return canary_figures(results) if results else None
+
+
 def _rate(rows: Sequence[PolicyJudgment]) -> WinRate | None:
     if not rows:
         return None
@@ -209,13 +226,14 @@ def standing(evidence: Evidence, policy: str) -> Standing:
     """The verdict on one policy with its evidence."""
     rows = judgments_against(evidence, policy, evidence.reference)
     rate, test, alarm = _rate(rows), _test(rows), _alarm(evidence, policy, rows)
+    canary = _canary(evidence, policy)
     others = [name for name in reversed(evidence.policies[1:]) if name != policy]
     versus = [
         Versus(opponent=name, **asdict(found))
         for name in others
         if (found := _rate(judgments_against(evidence, policy, name)))
     ]
-    ruling, by_evidence = evidence.overrides.get(policy), _decide(test, alarm)
+    ruling, by_evidence = evidence.overrides.get(policy), _decide(test, alarm, canary)
     return Standing(
         policy=policy,
         verdict=_ruled(evidence, policy) or by_evidence,
@@ -229,9 +247,11 @@ def standing(evidence: Evidence, policy: str) -> Standing:
         words=[
             *_about_test(rate, test),
             *([] if rate is None else [_about_alarm(alarm)]),
+            *([] if canary is None else [_about_canary(canary)]),
             *map(_about_opponent, versus),
             *_about_ruling(ruling),
         ],
+        canary=canary,
     )
 
 
@@ -317,6 +337,33 @@ def _about_alarm(alarm: OverOptimization | None) -> str:
     if alarm.prompts < MIN_PROMPTS:
         return f"{comparison}. The over-optimization alarm needs {MIN_PROMPTS} prompts."
     return f"{comparison} (z = {z}). This shows no over-optimization."
+
+
+def _about_canary(found: CanaryFigures) -> str:
+    rates = (
+        f"{CANARY} Its answers pass on {found.policy:.0%} of {found.prompts} fixed prompts, and SFT's on "
+        f"{found.reference:.0%}"
+    )
+    interval = f"95% interval {_points(found.low)} to {_points(found.high)}"
+    limit = f"{_points(found.allowed_loss)} points (gate.canary_loss)"
+    if not found.holds:
+        return f"{rates}. It loses {_points(found.loss)} points ({interval}); the limit is {limit}."
+    lost = f"{rates}: it loses {_points(found.loss)} points ({interval}), and the limit is {limit}."
+    most = max(found.checks, key=lambda check: check.reference - check.policy)
+    named = (
+        f" The check that loses most is “{most.name}”: {most.reference:.0%} to {most.policy:.0%}."
+        if len(found.checks) > 1
+        else ""
+    )
+    if found.blocks:
+        return f"{lost} The loss is more than chance, so the policy is blocked.{named} Raise ppo.kl_weight."
+    return f"{lost} The loss may be chance, but the policy is not promoted.{named}"
+
+
+def _points(share: float) -> str:
+    """A share in percentage points, with one digit only if it is needed."""
+    points = round(100 * share, 1)
+    return f"{points:z.0f}".replace("-", "−") if points == round(points) else _signed(points)
 
 
 def _about_opponent(found: Versus) -> str:

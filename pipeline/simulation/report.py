@@ -15,9 +15,10 @@ from pipeline.simulation.annotators import Choice, SimulatedAnnotator
 from pipeline.simulation.clients import LeasedPair, conversation
 from pipeline.simulation.edits import editing_ms, improved
 from pipeline.simulation.preference import GoldReward, scored
+from pipeline.statistics.canary import canary_figures
 from pipeline.statistics.sequential_test import Decision, sequential_test
 from pipeline.statistics.winrate import outcome, win_rate
-from storage.gate_report import OverOptimization
+from storage.gate_report import CanaryFigures, OverOptimization
 from storage.records import EvaluatedCompletion, digest
 from storage.reports import Evaluation, HeldOutFigures, from_json
 
@@ -127,6 +128,8 @@ class IterationReport:
     """None if all texts are equal."""
     verdict: str | None
     """The gate's verdict on the policy that the iteration sampled."""
+    canary: CanaryFigures | None
+    """What the new policy lost on the canary; None without one."""
     kl: float | None
     """KL to SFT, nats per response."""
     reward: float | None
@@ -238,7 +241,8 @@ def report(
     labeled: Labeled,
 ) -> IterationReport:
     """The report of one iteration, from the JSON of its record and its held-out completions."""
-    evaluated = from_json(Evaluation, record["evaluation"]).policy
+    evaluation = from_json(Evaluation, record["evaluation"])
+    evaluated = evaluation.policy
     fitted = record["reward_model_summary"]
     return IterationReport(
         iteration=record["number"],
@@ -254,6 +258,7 @@ def report(
             completions, judges, theta=fitted["theta"], tie_model=fitted["tie_model"], seed=seed
         ),
         verdict=record["verdict"],
+        canary=canary_figures(evaluation.canary) if evaluation.canary else None,
         kl=evaluated.kl,
         reward=evaluated.reward,
         length=evaluated.length,

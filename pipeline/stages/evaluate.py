@@ -2,18 +2,22 @@
 
 All three answer the same held-out prompts (`evaluate.prompts` of them), sampled at
 `evaluate.temperature` or found by beam search (`evaluate.beams`).  PPO has exploited the reward
-model, so these rewards are optimistic; people judge the policy in the next iteration.
+model, so these rewards are optimistic; people judge the policy in the next iteration.  The policy
+and SFT also answer the prompts of the canary (`pipeline/canary`), if there is one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from statistics import fmean
 from typing import Any, TypeVar
 
 import pandas as pd
 import torch
 
+from pipeline.canary.evaluation import CanaryEvaluation
 from pipeline.config.metric_definitions import METRICS
 from pipeline.config.sections import EvaluateConfig
 from pipeline.models.devices import pick_device
@@ -27,6 +31,7 @@ from pipeline.runs.rundir import Job, Report, RunDirectory
 from pipeline.sampling.best_of_n import BestOfN, sampler_of_job
 from pipeline.sampling.follow_ups import answer_judged, read_judged, write_answers
 from pipeline.stages.sample import COMPLETION_COLUMNS, completion_row
+from pipeline.statistics.canary import canary_figures
 from pipeline.statistics.winrate import outcome, win_rate
 from storage.records import Message, derive_seed, digest
 from storage.reports import EvaluatedPolicy, Evaluation
@@ -54,6 +59,11 @@ def run(job: Job, report: Report, directory: RunDirectory) -> Evaluation:
     rewards = evaluation.score()
     audit = evaluation.audit()
     figures = {role: evaluation.figures(role, rewards[role], audit.get(role)) for role in roles}
+    canary = evaluation.canary.results() if evaluation.canary else None
+    if canary:
+        passed = canary_figures(canary)
+        figures["policy"] = replace(figures["policy"], canary=passed.policy)
+        figures["reference"] = replace(figures["reference"], canary=passed.reference)
     rates = {
         opponent: win_rate(
             [outcome(a, b) for a, b in zip(rewards["policy"], rewards[opponent], strict=True)],
@@ -71,6 +81,7 @@ def run(job: Job, report: Report, directory: RunDirectory) -> Evaluation:
         win_rate_against_reference=rates["reference"],
         win_rate_against_previous=rates.get("previous"),
         win_rate_reward_model=won,
+        canary=canary,
     )
 
 
@@ -141,6 +152,7 @@ class _Evaluation:
         self.judged: list[tuple[str, Messages]] = []
         """Judged prompts that the policy answers too; no figure uses these answers."""
         self._follow_ups: list[dict[str, Any]] = []
+        self.canary = CanaryEvaluation.of(job)
 
     def sample(self, role: str, *, steps: int) -> None:
         """Answer every prompt with one policy and measure its KL to the reference."""
@@ -157,7 +169,10 @@ class _Evaluation:
             doing = f"{role}: {done} of {total} completions sampled"
             self._report.progress(_SAMPLED * done, total, doing)
 
-        responses = self._responses[role] = self._answers(sampler, conversations, progress)
+        responses = self._answers(sampler, conversations, self._seed, progress)
+        self._responses[role] = responses
+        if self.canary and role != "previous":
+            self.canary.answer(role, sampler, partial(self._answers, sampler))
         if role == "policy" and self.judged:
             self._follow_ups = answer_judged(sampler, self.judged, self._job, self._report)
         if isinstance(sampler, BestOfN):
@@ -177,7 +192,8 @@ class _Evaluation:
         self,
         sampler: Sampler,
         conversations: Sequence[Messages],
-        progress: Callable[[list[Response]], Any],
+        seed: int,
+        progress: Callable[[list[Response]], Any] = lambda _: None,
     ) -> list[Response]:
         """One policy's response to each prompt, sampled or found by beam search."""
         config = self._job.config.evaluate
@@ -195,7 +211,7 @@ class _Evaluation:
             conversations,
             temperature=self._temperature,
             max_new_tokens=config.max_new_tokens,
-            seed=self._seed,
+            seed=seed,
             batch=config.batch,
             on_batch=progress,
         )
@@ -272,6 +288,8 @@ class _Evaluation:
         columns = ("completion", "reward", "own_reward")
         write_rows(directory.outputs / "scores.parquet", scores, columns)
         write_answers(directory.outputs, self._follow_ups)
+        if self.canary:
+            self.canary.write(directory.outputs)
 
     def _load(self, role: str) -> Sampler:
         return sampler_of_job(self._job, self._job.model(role), self._device)

@@ -12,8 +12,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import torch
 from transformers import set_seed
 
+from pipeline.canary.training import FLAG, CanaryWatch, canary_of
 from pipeline.config.policy import engine_settings
 from pipeline.models.devices import pick_device
 from pipeline.models.hf_trainer import report_damage
@@ -28,7 +30,7 @@ from pipeline.policy_methods.inputs import (
     shows_samples,
     write_samples,
 )
-from pipeline.ppo import PPOTrainer, TrainingDiverged, UpdateResult
+from pipeline.ppo import PPOConfig, PPOTrainer, TrainingDiverged, UpdateResult
 from pipeline.ppo.checkpoint import checkpoint_path
 from pipeline.ppo.checks import check_critic
 from pipeline.ppo.network.distributed import Processes
@@ -48,8 +50,9 @@ def run(job: Job, report: Report, directory: RunDirectory) -> PolicySummary:
     method = job.config.optimize.method
     config = engine_settings(method, job.config.ppo)
     config = replace(config, seed=(config.seed + job.seed) % 2**32)
-    set_seed(config.seed)  # for rewards that draw from the global generators, and for new layers
     chat = ChatTokenizer.load(job.model("policy"))
+    canary = _canary(job, chat, config, device)
+    set_seed(config.seed)  # for rewards that draw from the global generators, and for new layers
     # The processes that divide the models; the first one loads the weights.
     sharing = Processes() if config.sharding != "none" else None
     source = "meta" if sharing and sharing.rank else "cpu"
@@ -77,7 +80,8 @@ def run(job: Job, report: Report, directory: RunDirectory) -> PolicySummary:
     snapshots = Snapshots(directory, count=job.config.optimize.snapshots, total=config.updates)
     warnings = {"long_prompts": left_out, "critic": critic_warning}
     notes = {**job.notes, **{name: text for name, text in warnings.items() if text}}
-    policy_run = PolicyRun(trainer, report, [prompt.id for prompt in prompts], notes, snapshots)
+    prompt_ids = [prompt.id for prompt in prompts]
+    policy_run = PolicyRun(trainer, report, prompt_ids, notes, snapshots, canary)
     policy_run.train(resume=job.resume)
     trainer.save(directory.model)
     if trainer.processes.rank == 0:
@@ -89,6 +93,14 @@ def run(job: Job, report: Report, directory: RunDirectory) -> PolicySummary:
         stopped=trainer.stopped,
         kl_weight=config.kl_weight,
     )
+
+
+def _canary(
+    job: Job, chat: ChatTokenizer, config: PPOConfig, device: torch.device
+) -> CanaryWatch | None:
+    """The canary with SFT's answers; None without one, or if it is not measured during training."""
+    canary = canary_of(job.config) if job.config.gate.canary_every else None
+    return CanaryWatch(canary, job, chat, config, device) if canary else None
 
 
 def _reference(job: Job, *, device: str) -> Any:
@@ -132,12 +144,14 @@ class PolicyRun:
         prompt_ids: list[str],
         notes: Mapping[str, str],
         snapshots: Snapshots,
+        canary: CanaryWatch | None = None,
     ) -> None:
         self._trainer = trainer
         self._report = report
         self._prompt_ids = prompt_ids
         self._notes = notes
         self._snapshots = snapshots
+        self._canary = canary
         self._flagged: set[str] = set()
 
     def train(self, *, resume: bool) -> None:
@@ -148,7 +162,7 @@ class PolicyRun:
                 if not started:
                     started = True
                     self._begin(resume=resume, done=update.step - 1)
-                self._report_update(update)
+                self._report_update(self._with_canary(update))
                 self._snapshots.keep(update.step, trainer.save, writes=trainer.processes.rank == 0)
                 # The engine writes this update's checkpoint afterwards, with these events.
                 trainer.extra = {"seq": self._report.seq, "flagged": sorted(self._flagged)}
@@ -161,6 +175,29 @@ class PolicyRun:
         if trainer.stopped is not None:
             message = f"stopped early: {_STOPPED[trainer.stopped]}"
             self._report.note("warning", trainer.stopped, message, step=trainer.step)
+
+    def _with_canary(self, update: UpdateResult) -> UpdateResult:
+        """The update with the canary's metrics and flag, if it is measured now.
+
+        Between two measurements, its flag stays as it was.
+        """
+        trainer = self._trainer
+        last = update.step == trainer.config.updates or trainer.stopped is not None
+        if self._canary is None or not self._canary.is_due(update.step, last=last):
+            return update
+        try:
+            metrics, flag = self._canary.measure(
+                lambda prompts, seed: trainer.respond(prompts, seed=seed)
+            )
+        except ValueError as error:  # of a user's check; the training itself can go on
+            self._canary = None
+            message = f"{error}. The canary is not measured any more in this run."
+            self._report.note("warning", "canary", message, step=update.step)
+            return update
+        if flag is None:
+            self._flagged.discard(FLAG)
+        flags = [*update.flags, flag] if flag else update.flags
+        return replace(update, metrics=update.metrics | metrics, flags=flags)
 
     @contextmanager
     def _report_divergence(self) -> Iterator[None]:
@@ -188,9 +225,12 @@ class PolicyRun:
             self._report.log(f"resuming after update {done}")
             used = checkpoint_path(Path(), done).name
             report_damage(self._report, self._trainer.passed_over, used=used, step=done)
+        if remembered:
+            return
         for name, sentence in self._notes.items():
-            if not remembered:
-                self._report.note("warning", name, sentence)
+            self._report.note("warning", name, sentence)
+        if self._canary:
+            self._report.metrics(0, self._canary.start())
 
     def _report_update(self, update: UpdateResult) -> None:
         total = self._trainer.config.updates
@@ -220,7 +260,7 @@ class PolicyRun:
                     why=flag.why,
                     remedy=flag.remedy,
                 )
-        self._flagged = {flag.name for flag in update.flags}
+        self._flagged = {flag.name for flag in update.flags} | (self._flagged & {FLAG})
 
     def _report_samples(self, update: UpdateResult) -> None:
         for sample in update.samples[:SAMPLES]:

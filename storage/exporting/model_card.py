@@ -208,6 +208,12 @@ def _by_evidence(found: Standing) -> str:
             f"The sequential test decided after {plural(test.stopped_at or test.prompts, 'prompt')}: "
             f"{test.decision} than SFT."
         )
+    if (canary := found.canary) is not None:
+        said += (
+            f" Of {plural(canary.prompts, 'fixed prompt')} (`{canary.function}`), its answers pass on "
+            f"{canary.policy:.0%}, and SFT's on {canary.reference:.0%}; a policy that loses "
+            f"{100 * canary.allowed_loss:g} points is not promoted."
+        )
     if alarm is None or not alarm.alarm:
         return said
     return (

@@ -12,10 +12,12 @@ from pathlib import Path
 from typing import Any, cast
 
 import pandas as pd
+from pydantic import TypeAdapter
 
 from storage.engine import lookup
 from storage.engine.database import Database
 from storage.gate_records import (
+    CanaryResults,
     Candidate,
     Evidence,
     GateOverride,
@@ -57,6 +59,7 @@ _PAIRS = """
     WHERE c.iteration = $iteration AND list_contains($arms, c.arm) AND f.policy <> s.policy
     ORDER BY c.id
 """
+_CANARY = TypeAdapter(CanaryResults)
 _OVERRIDES = "SELECT * FROM gate_overrides ORDER BY created_at, id"
 
 
@@ -93,6 +96,11 @@ def evidence(db: Database) -> Evidence:
         else None,
         proxies={model.id: model.reward_model for model in known},
         kl_weights={model.id: model.summary.get("kl_weight") for model in known},
+        canaries={
+            each.policy_produced: _CANARY.validate_python(results)
+            for each in iterations.listing(db)
+            if each.policy_produced and (results := each.evaluation.get("canary"))
+        },
         overrides={
             o.policy: StandingRuling(
                 ruling=o.ruling,

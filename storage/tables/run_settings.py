@@ -17,11 +17,12 @@ READ_BY: Mapping[Stage, tuple[str, ...]] = {
         "model.long_rows", "worker", "seed",
     ),
     "policy": (
-        "optimize", "ppo", "shaping", "reward.learn_from", "gate.kl_raise", "model.dtype",
-        "model.long_rows", "worker", "seed",
+        "optimize", "ppo", "shaping", "reward.learn_from", "gate.kl_raise", "gate.canary",
+        "gate.canary_loss", "gate.canary_every", "model.dtype", "model.long_rows", "worker", "seed",
     ),
     "evaluate": (
-        "evaluate", "ppo.temperature", "sampling", "shaping", "model.dtype", "worker", "seed",
+        "evaluate", "ppo.temperature", "sampling", "shaping", "gate.canary", "gate.canary_loss",
+        "model.dtype", "worker", "seed",
     ),
 }  # fmt: skip
 """The settings or sections that each stage reads; the page offers them for another attempt."""

@@ -216,8 +216,12 @@ def _standings(
 
 
 def _verdict(standing: Standing | None) -> Markup:
-    """The verdict and people's win rate; a dash while nobody has judged the policy."""
-    if standing is None or (standing.win_rate is None and standing.ruling is None):
+    """The verdict and people's win rate; a dash while nobody has judged the policy and its canary
+    shows no loss."""
+    if standing is None:
+        return Markup(components.DASH)
+    lost = standing.canary is not None and standing.canary.holds
+    if standing.win_rate is None and standing.ruling is None and not lost:
         return Markup(components.DASH)
     rate = standing.win_rate
     by_people = (

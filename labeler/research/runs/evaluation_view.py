@@ -7,7 +7,10 @@ from dataclasses import dataclass
 
 from labeler.html import components
 from labeler.html.components import Column, Markup
+from labeler.research import canary_view
 from storage.analysis.intervals import WinRate
+from storage.gate_records import CanaryResults
+from storage.gate_report import CheckRates
 from storage.reports import EvaluatedPolicy, Evaluation
 
 
@@ -31,6 +34,7 @@ _FIGURES = (
     _Figure("length", "Length", components.number),
     _Figure("distinct", "Distinct bigrams", components.percent),
     _Figure("unique", "Unique responses", components.percent),
+    _Figure("canary", "Canary", components.percent),
 )
 
 
@@ -63,7 +67,17 @@ def evaluated(found: Evaluation, known: Mapping[str, str]) -> Markup:
             ]
         ),
         components.table(columns, rows, caption="Models on held-out prompts"),
+        _canary(found.canary),
     )
+
+
+def _canary(results: CanaryResults | None) -> Markup:
+    if results is None:
+        return Markup("")
+    rates = [CheckRates.of(check) for check in results.checks]
+    return components.heading(
+        canary_view.TITLE, "fixed prompts; the promotion gate says what a loss means"
+    ) + canary_view.canary(rates, results.lost)
 
 
 def _wins(title: str, rate: WinRate | None) -> Markup:

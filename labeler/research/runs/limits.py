@@ -37,6 +37,8 @@ def limits(
     relative = _RELATIVE.get(metric)
     values = found[metric].values if metric in found else ()
     own = relative(values, found) if relative and values else []
+    if metric == "canary/pass_rate" and values:
+        own = _canary(values, config.get("gate", {}))
     return (*fixed, *own, *_of_settings(metric, found, config.get("ppo", {})))
 
 
@@ -52,6 +54,12 @@ def _entropy(values: Sequence[float], _found: Mapping[str, Series]) -> list[Limi
 def _length(values: Sequence[float], _found: Mapping[str, Series]) -> list[Limit]:
     low, high = values[0] / 2, 2 * values[0]
     return [Limit(low, f"warning below {_text(low)}"), Limit(high, f"warning above {_text(high)}")]
+
+
+def _canary(values: Sequence[float], gate: Mapping[str, Any]) -> list[Limit]:
+    """SFT's rate, which is the first value, less the allowed loss."""
+    allowed = gate.get("canary_loss")
+    return [Limit(values[0] - allowed, "not promoted below", always=True)] if allowed else []
 
 
 def _falling(values: Sequence[float], found: Mapping[str, Series]) -> list[Limit]:

@@ -127,6 +127,9 @@ _ENGINE = ("ppo", "grpo", "rloo", "reinforce++")
 series even after a single update."""
 
 
+CANARY, CANARY_CHECKS = "canary/pass_rate", "canary/passes/"
+
+
 def unit(kind: str) -> str:
     """The name of a step in a run of this kind (`runs.kind`)."""
     return "update" if kind in (*_ENGINE, "openrlhf") else "step"
@@ -167,6 +170,8 @@ def charts(
     if kind not in _PLANS:
         return [], [_chart_of(name, s, known, limited) for name, s in time_series.items()], []
     main_plans, other_plans = _PLANS[kind]
+    if CANARY in time_series:
+        other_plans = (_canary_plan(time_series), *other_plans)
     main = [
         _planned(plan, time_series, known, limited, tall=True)
         for plan in _reported(main_plans, time_series)
@@ -179,6 +184,13 @@ def charts(
         _chart_of(name, s, known, limited) for name, s in time_series.items() if name not in planned
     ]
     return main, rest, others
+
+
+def _canary_plan(found: Mapping[str, Series]) -> Plan:
+    """The pass rates of the canary: of all checks together, and of the first three."""
+    checks = [name for name in found if name.startswith(CANARY_CHECKS)][:3]
+    lines = [(CANARY, "all checks"), *((name, name.removeprefix(CANARY_CHECKS)) for name in checks)]
+    return Plan("Capability canary", lines, "share of answers that pass")
 
 
 def _reported(plans: Sequence[Plan], found: Mapping[str, Series]) -> list[Plan]:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from labeler.html import components
 from labeler.html.components import Column, Markup, Tone
+from labeler.research import canary_view
 from labeler.research.charts import Chart, Limit, Series, group
 from storage.gate_records import GateOverride
 from storage.gate_report import GateProgress, GateReport, Rank, Standing
@@ -45,6 +46,8 @@ def _meaning(found: Standing) -> str:
     """The reason for a verdict, or its consequence."""
     if found.verdict == "promoted" != found.by_evidence:
         return "by a researcher's ruling; the evidence does not show it"
+    if found.verdict == "provisional" and found.canary and found.canary.holds:
+        return "not promoted, because it lost too much on the canary; the loop continues"
     return _MEANING[found.verdict]
 
 
@@ -62,8 +65,16 @@ def standing(report: GateReport, chosen: str | None) -> Markup:
         badge(found.verdict),
         *(Markup("<p>{}</p>").format(sentence) for sentence in found.words),
         _progress(report.iteration, found.policy),
+        _canary(found),
         css="ks-verdict",
     )
+
+
+def _canary(found: Standing) -> Markup:
+    """The canary's checks of this policy; empty without a canary."""
+    if found.canary is None:
+        return Markup("")
+    return canary_view.canary(found.canary.checks, found.canary.lost)
 
 
 def _progress(iteration: GateProgress | None, policy: str) -> Markup:
@@ -87,6 +98,12 @@ def gate_notice(report: GateReport) -> Markup:
         return components.note(
             "bad",
             f"{found.policy} is blocked. The next iteration samples {report.last_promoted}.",
+            "The Models page shows the evidence. You can override the verdict there.",
+        )
+    if found.canary and found.canary.holds and found.verdict == "provisional":
+        return components.note(
+            "warn",
+            f"{found.policy} loses too much on the canary, so it is not promoted.",
             "The Models page shows the evidence. You can override the verdict there.",
         )
     if not found.may_stop:

@@ -1,0 +1,145 @@
+"""Does the canary tell a healthy policy from an over-optimized one?  Runs both with `simulate`.
+
+    python -m benchmarks.canary [--seeds 0 1 …] [--arms healthy pushed] [--folder DIR] [--report]
+
+The annotators and PPO's large steps at β = .03 are those of `benchmarks.whole_loop`, in one iteration
+of 400 labels:
+
+* `healthy`: the default features and 60 updates;
+* `pushed`: the naive reward model and 150 updates, which usually over-optimize it.
+
+The canary is that of the demo (`pipeline/demo/canary.py`).  The table has the shares of its prompts
+whose answers pass, the interval of the loss, and the first update that raised the flag, beside the
+gain by the hidden gold preference, which the canary does not read.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.common import ROOT, markdown
+from benchmarks.seeds import run_seeds
+from benchmarks.whole_loop import ANNOTATORS, BAD, SETTINGS
+from commands.simulate import run_trial, stop_workers
+from pipeline.canary.training import FLAG
+from pipeline.config.sections import CONFIGS
+from pipeline.loop.settings_view import written
+from pipeline.simulation.trials import NAIVE, TrialArm
+
+RESULTS = ROOT / "benchmarks" / "results" / "canary"
+ARMS = {
+    "healthy": TrialArm(name="healthy"),
+    "pushed": TrialArm(name="pushed", settings=NAIVE.settings),
+}
+UPDATES = {"healthy": 60, "pushed": 150}
+LABELS, SEEDS = 400, (0, 1)
+
+
+def run(arm: TrialArm, seed: int, settings: Mapping[str, Any], labels: int) -> dict[str, Any]:
+    """The report of one run in its own workspace, with the canary's curve and the flag's update."""
+    own = {"ppo.updates": UPDATES[arm.name], "gate.canary_every": 10}
+    chosen = [f"{name}={written(value)}" for name, value in {**SETTINGS, **own, **settings}.items()]
+    started = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="kitestring-canary-") as folder:
+        place = Path(folder) / "workspace"
+        try:
+            report = run_trial(
+                arm,
+                place,
+                (1, labels),
+                files=[CONFIGS / "demo.toml"],
+                sets=["worker.nice=15", *chosen],
+                annotators=ANNOTATORS,
+                bad=BAD,
+                seed=seed,
+                progress=lambda line: print(f"  {line}", file=sys.stderr, flush=True),
+            )
+            watched = during_training(place)
+        finally:
+            stop_workers(place)
+    return report | watched | {"wall": round(time.monotonic() - started, 1)}
+
+
+def during_training(place: Path) -> dict[str, Any]:
+    """The pass rate by update, and the updates that raised the flag."""
+    events = [
+        json.loads(line)
+        for path in place.glob("runs/*/events.jsonl")
+        for line in path.read_text(encoding="utf-8").splitlines()
+    ]
+    curve = {
+        event["step"]: event["values"]["canary/pass_rate"]
+        for event in events
+        if event["kind"] == "metrics" and "canary/pass_rate" in event["values"]
+    }
+    flags = [e["step"] for e in events if e["kind"] == "note" and e["name"] == FLAG]
+    return {"curve": sorted(curve.items()), "flagged": flags}
+
+
+def table(held: Sequence[Mapping[str, Any]]) -> str:
+    """A row for each run, as Markdown."""
+    rows = []
+    for arm in ARMS:
+        for results in held:
+            if arm not in results["arms"]:
+                continue
+            found = results["arms"][arm]
+            last = found["iterations"][-1]
+            canary = last["canary"]
+            state = "blocks" if canary["blocks"] else "holds" if canary["holds"] else "lets through"
+            rows.append((
+                arm,
+                results["seed"],
+                f"{last['gold']['policy'] - last['gold']['sft']:+.2f}",
+                f"{last['kl']:.1f}",
+                f"{canary['reference']:.0%}",
+                f"{canary['policy']:.0%}",
+                f"{100 * canary['loss']:+.0f} [{100 * canary['low']:+.0f}, {100 * canary['high']:+.0f}]",
+                ", ".join(f"{each['name']} {each['policy']:.0%}" for each in canary["checks"]),
+                state,
+                found["flagged"][0] if found["flagged"] else "none",
+                "yes" if last["gate"] and last["gate"]["alarm"] else "no",
+            ))  # fmt: skip
+    header = (
+        "run", "seed", "gold gain, sd", "KL", "SFT passes", "policy passes", "loss, points",
+        "policy, by check", "canary", "flag at update", "over-optimization alarm",
+    )  # fmt: skip
+    return markdown(header, rows)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--seeds", type=int, nargs="+", default=list(SEEDS))
+    parser.add_argument("--arms", nargs="+", choices=list(ARMS), default=list(ARMS))
+    parser.add_argument("--folder", type=Path, default=RESULTS)
+    parser.add_argument("--set", action="append", default=[], help="override a setting")
+    parser.add_argument("--report", action="store_true", help="only print stored results")
+    parser.add_argument("--labels", type=int, default=LABELS)
+    args = parser.parse_args()
+    settings = dict(item.split("=", 1) for item in args.set)
+    held = run_seeds(
+        lambda arm, seed: run(arm, seed, settings, args.labels),
+        [ARMS[name] for name in args.arms],
+        args.seeds,
+        args.folder,
+        conditions={
+            "labels": args.labels, "annotators": ANNOTATORS, "bad": BAD, "updates": UPDATES,
+            "settings": SETTINGS | settings,
+        },
+        only_report=args.report,
+    )  # fmt: skip
+    print(table(held))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

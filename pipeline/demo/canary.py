@@ -1,0 +1,56 @@
+"""The canary of the embedded demo: ordinary questions, each about another topic.
+
+Every second topic is asked about in words that nothing else of the demo uses: no row of SFT and no
+shipped prompt.  An answer passes if it is
+
+* on topic: it contains a keyword of the topic;
+* well-formed: all its words are words of the corpus, no three words in a row occur twice, and its
+  last sentence ends.
+
+These rules read the text alone, not the gold preference of simulated annotators.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from functools import lru_cache
+
+from pipeline.canary import CanaryCheck
+from pipeline.demo.corpus import topics
+from pipeline.demo.corpus.rows import unknown_answers
+from pipeline.demo.corpus.styles import all_responses
+
+_FRAMES = ("A question before lunch. {q}", "Here is one for you. {q}", "{q} Take your time.")
+_WORD = re.compile(r"[^\W_]+(?:['’-][^\W_]+)*")
+_EVERY = 2  # topics: twice as many prompts would take twice as long
+
+
+def checks() -> list[CanaryCheck]:
+    """Two checks for each prompt."""
+    found = []
+    for number, topic in enumerate(topics()[::_EVERY]):
+        question = topic.ask[number % len(topic.ask)]
+        prompt = _FRAMES[number % len(_FRAMES)].format(q=question)
+        found.append(CanaryCheck("on topic", prompt, topic.mentioned_in))
+        found.append(CanaryCheck("well-formed", prompt, is_well_formed))
+    return found
+
+
+def is_well_formed(answer: str) -> bool:
+    """Whether an answer ends with a sentence, repeats no three words, and has known words only."""
+    words = list(_words(answer))
+    triples = list(zip(words, words[1:], words[2:], strict=False))
+    ends = answer.rstrip().endswith((".", "!", "?"))
+    return ends and len({*triples}) == len(triples) and _vocabulary().issuperset(words)
+
+
+def _words(text: str) -> Iterator[str]:
+    return (word.lower() for word in _WORD.findall(text))
+
+
+@lru_cache(maxsize=1)
+def _vocabulary() -> frozenset[str]:
+    """All words of all responses of the corpus."""
+    responses = (text for topic in topics() for text, _ in all_responses(topic))
+    return frozenset(word for text in (*responses, *unknown_answers()) for word in _words(text))
