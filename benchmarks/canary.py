@@ -1,12 +1,12 @@
 """Does the canary tell a healthy policy from an over-optimized one?  Runs both with `simulate`.
 
-    python -m benchmarks.canary [--seeds 0 1 …] [--arms healthy pushed] [--folder DIR] [--report]
+    python -m benchmarks.canary [--seeds 0 1 …] [--arms demo large pushed] [--folder DIR] [--report]
 
-The annotators and PPO's large steps at β = .03 are those of `benchmarks.whole_loop`, in one iteration
-of 400 labels:
+The annotators are those of `benchmarks.whole_loop`, in one iteration of 400 labels:
 
-* `healthy`: the default features and 60 updates;
-* `pushed`: the naive reward model and 150 updates, which usually over-optimize it.
+* `demo`: all settings of the demo, with β = .1 and small steps;
+* `large`: the default reward model, and the large steps at β = .03 of `benchmarks.whole_loop`;
+* `pushed`: the naive reward model, and 150 of these updates, which usually over-optimize it.
 
 The canary is that of the demo (`pipeline/demo/canary.py`).  The table has the shares of its prompts
 whose answers pass, the interval of the loss, and the first update that raised the flag, beside the
@@ -35,17 +35,19 @@ from pipeline.simulation.trials import NAIVE, TrialArm
 
 RESULTS = ROOT / "benchmarks" / "results" / "canary"
 ARMS = {
-    "healthy": TrialArm(name="healthy"),
-    "pushed": TrialArm(name="pushed", settings=NAIVE.settings),
+    arm.name: arm
+    for arm in (
+        TrialArm(name="demo"),
+        TrialArm(name="large", settings=SETTINGS),
+        TrialArm(name="pushed", settings={**NAIVE.settings, **SETTINGS, "ppo.updates": 150}),
+    )
 }
-UPDATES = {"healthy": 60, "pushed": 150}
 LABELS, SEEDS = 400, (0, 1)
 
 
 def run(arm: TrialArm, seed: int, settings: Mapping[str, Any], labels: int) -> dict[str, Any]:
     """The report of one run in its own workspace, with the canary's curve and the flag's update."""
-    own = {"ppo.updates": UPDATES[arm.name], "gate.canary_every": 10}
-    chosen = [f"{name}={written(value)}" for name, value in {**SETTINGS, **own, **settings}.items()]
+    chosen = [f"{name}={written(value)}" for name, value in settings.items()]
     started = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="kitestring-canary-") as folder:
         place = Path(folder) / "workspace"
@@ -55,7 +57,7 @@ def run(arm: TrialArm, seed: int, settings: Mapping[str, Any], labels: int) -> d
                 place,
                 (1, labels),
                 files=[CONFIGS / "demo.toml"],
-                sets=["worker.nice=15", *chosen],
+                sets=["worker.nice=15", "gate.canary_every=10", *chosen],
                 annotators=ANNOTATORS,
                 bad=BAD,
                 seed=seed,
@@ -132,8 +134,7 @@ def main() -> int:
         args.seeds,
         args.folder,
         conditions={
-            "labels": args.labels, "annotators": ANNOTATORS, "bad": BAD, "updates": UPDATES,
-            "settings": SETTINGS | settings,
+            "labels": args.labels, "annotators": ANNOTATORS, "bad": BAD, "settings": settings,
         },
         only_report=args.report,
     )  # fmt: skip

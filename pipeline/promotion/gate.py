@@ -344,11 +344,14 @@ def _about_canary(found: CanaryFigures) -> str:
         f"{CANARY} Its answers pass on {found.policy:.0%} of {found.prompts} fixed prompts, and SFT's on "
         f"{found.reference:.0%}"
     )
-    interval = f"95% interval {_points(found.low)} to {_points(found.high)}"
-    limit = f"{_points(found.allowed_loss)} points (gate.canary_loss)"
+    limit = f"{100 * found.allowed_loss:g} points (gate.canary_loss)"
+    if found.loss < 0:
+        gain, low, high = map(_points, (-found.loss, -found.high, -found.low))
+        return f"{rates}. It gains {gain} points (95% interval {low} to {high})."
+    loss, low, high = map(_points, (found.loss, found.low, found.high))
+    lost = f"it loses {loss} points (95% interval {low} to {high}), and the limit is {limit}."
     if not found.holds:
-        return f"{rates}. It loses {_points(found.loss)} points ({interval}); the limit is {limit}."
-    lost = f"{rates}: it loses {_points(found.loss)} points ({interval}), and the limit is {limit}."
+        return f"{rates}: {lost}"
     most = max(found.checks, key=lambda check: check.reference - check.policy)
     named = (
         f" The check that loses most is “{most.name}”: {most.reference:.0%} to {most.policy:.0%}."
@@ -356,14 +359,13 @@ def _about_canary(found: CanaryFigures) -> str:
         else ""
     )
     if found.blocks:
-        return f"{lost} The loss is more than chance, so the policy is blocked.{named} Raise ppo.kl_weight."
-    return f"{lost} The loss may be chance, but the policy is not promoted.{named}"
+        return f"{rates}: {lost} The loss is more than chance, so the policy is blocked.{named} Raise ppo.kl_weight."
+    return f"{rates}: {lost} The loss may be chance, but the policy is not promoted.{named}"
 
 
 def _points(share: float) -> str:
-    """A share in percentage points, with one digit only if it is needed."""
-    points = round(100 * share, 1)
-    return f"{points:z.0f}".replace("-", "−") if points == round(points) else _signed(points)
+    """A difference of shares in percentage points."""
+    return _signed(100 * share)
 
 
 def _about_opponent(found: Versus) -> str:

@@ -40,7 +40,7 @@ def canary_figures(results: CanaryResults) -> CanaryFigures:
         holds=too_much,
         blocks=too_much and low > 0,
         checks=[CheckRates.of(check) for check in results.checks],
-        lost=results.lost,
+        lost=list(results.lost),
     )
 
 
