@@ -35,6 +35,7 @@ from storage.records import (
     new_id,
     now,
 )
+from storage.reports import to_json
 from storage.sides import shown_swapped
 from storage.tables import (
     annotators,
@@ -47,6 +48,7 @@ from storage.tables import (
     runs,
     settings,
 )
+from tests.helpers.gate_evidence import canary_results
 from tests.helpers.recording_loop import HOSTILE, RecordingLoop
 from tests.helpers.reward_figures import make_curve, quality
 
@@ -436,6 +438,31 @@ class Seeding:
         verdict = gate.verdict(policy_judgments.evidence(self.db), policy)
         iterations.save(self.db, replace(done, verdict=verdict))
 
+    def canary(self, number: int, *, lost: int, gained: int = 0) -> None:
+        """What policy-`number` passes of a canary: at the evaluation, and during its training."""
+        results = canary_results(lost=lost, gained=gained)
+        done = iterations.get(self.db, number)
+        evaluation = {
+            **done.evaluation,
+            "policy": {**done.evaluation["policy"], "canary": 1 - lost / 100},
+            "reference": {**done.evaluation["reference"], "canary": 1 - gained / 100},
+            "canary": to_json(results),
+        }
+        iterations.save(self.db, replace(done, evaluation=evaluation))
+        stage = f"run-{number}-policy"
+        record = runs.get(self.db, stage)
+        seq = record.ingested_seq
+        found = [
+            Metric(run=stage, seq=seq + 1 + step, step=step, name=f"canary/{name}", value=value)
+            for step in range(0, 101, 10)
+            for name, value in (
+                ("pass_rate", 1 - lost * step / 10_000 - 0.01 * (step % 20 > 0)),
+                ("passes/on topic", 1 - lost * step / 10_000),
+                ("passes/well-formed", 1 - 0.01 * (step % 20 > 0)),
+            )
+        ]
+        runs.ingest(self.db, replace(record, ingested_seq=seq + 101), found, [])
+
     def failed_ppo(self, number: int) -> Run:
         """The iteration's PPO has died two thirds through, with a red flag up."""
         self.iteration(number, "policy", 120, reward_model=f"reward-{number - 1}")
@@ -487,6 +514,8 @@ def main(folder: Path, port: int, what: str) -> None:
         if what == "policies":
             seeding.judge_policies(1, wins=0.5)
             seeding.judge_policies(2, wins=0.78)
+            seeding.canary(1, lost=2, gained=1)
+            seeding.canary(2, lost=14, gained=2)
         if what == "budget":
             seeding.judge_policies(1, wins=0.5)
             seeding.judge_policies(2, wins=0.78, judgments=14, unjudged=40)

@@ -83,6 +83,20 @@ def promoted(policy: str) -> Standing:
     )  # fmt: skip
 
 
+def test_a_policy_that_the_canary_holds_or_blocks_is_shown_with_the_reason(world: World):
+    seeding = Seeding(world.db)
+    seeding.canary(2, lost=8, gained=3)
+    held = world.policies.refresh(None)[world.policies.standing]
+    assert "lost too much on the canary" in held
+    assert "The loss may be chance, but the policy is not promoted." in held
+    assert "Knead the dough." in held
+    report = world.loop.gate()
+    assert "loses too much on the canary" in verdicts_view.gate_notice(report)
+    blocked = replace(report.policies[0], verdict="blocked")
+    told = verdicts_view.gate_notice(replace(report, policies=[blocked]))
+    assert "policy-2 is blocked" in told
+
+
 def test_the_policy_being_judged_is_shown_until_another_is_chosen(world: World):
     tab = world.policies
     first = tab.refresh(None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import json
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -14,8 +15,10 @@ from labeler.research.runs.evaluation_view import evaluated
 from labeler.research.runs.limits import limits
 from pipeline.ppo.metrics import red_flags
 from storage.analysis.intervals import WinRate
+from storage.gate_records import LostAnswer
 from storage.records import Run, RunStatus
 from storage.reports import EvaluatedPolicy, Evaluation
+from tests.helpers.gate_evidence import canary_results
 
 HEALTHY = {
     "reference/changed": 0.0, "policy/first_ratio_error": 0.0, "rollout/mismatch_kl": 0.0,
@@ -169,6 +172,24 @@ def test_an_evaluation_has_a_row_for_each_model_and_folds_its_metrics() -> None:
         ["SFT", "−0.25", "0", "41.0", "60%", "100%"],
     ]
     assert "Audit reward" not in shown  # there was no audit model
+    assert "canary" not in shown.lower()
+
+
+def test_an_evaluation_shows_the_checks_of_the_canary_and_answers_that_fail() -> None:
+    results = canary_results(lost=14, gained=2)
+    lost = LostAnswer(check="on topic", prompt="How do I pack?", answer="<b>Knead</b>")
+    shown = evaluated(
+        Evaluation(
+            policy=EvaluatedPolicy(canary=0.86), reference=EvaluatedPolicy(canary=0.98),
+            canary=replace(results, lost=(lost,)),
+        ), {"evaluate/<policy>/canary": "Share of the canary"},
+    )  # fmt: skip
+    assert "Share of the canary" in shown
+    table = shown.split("promotion gate says")[1]
+    rows = [re.findall(r"<td[^>]*>(.*?)</td>", row) for row in table.split("</tr>")]
+    assert ["on topic", "86%", "98%", "100"] in rows
+    assert ["well-formed", "100%", "100%", "100"] in rows
+    assert "&lt;b&gt;Knead" in shown
 
 
 def test_the_previous_policy_is_compared_if_there_was_one() -> None:

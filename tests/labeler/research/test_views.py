@@ -25,6 +25,7 @@ from labeler.research.runs import view as runs_view
 from labeler.research.runs.eta import Eta
 from labeler.research.team.people import view as people_view
 from labeler.research.top import headline
+from pipeline.statistics.canary import canary_figures
 from storage.analysis.agreement import Agreement
 from storage.analysis.intervals import WinRate
 from storage.gate_report import GateReport, SequentialEvidence, Standing
@@ -41,6 +42,7 @@ from storage.records import (
 from storage.reports import Check, LabelBudget, RewardReport, RewardVerdict, Stopped
 from storage.tables.run_resources import GpuHistory, GpuUse, ResourceHistory, ResourceUse
 from storage.tables.run_settings import Changed, changed, run_before
+from tests.helpers.gate_evidence import canary_results
 from tests.helpers.recording_loop import HOSTILE
 from tests.helpers.research_seed import kl_flag
 
@@ -386,6 +388,19 @@ def test_ppo_charts_hold_each_metric_once_and_leave_none_out():
     assert [chart.title for chart in main] == ["Mean reward", "KL to the reference"]
     assert [chart.title for chart in others] == ["odd/one"]
     assert main[0].series[0].steps == [0, 1]
+
+
+def test_the_canary_is_one_chart_with_the_rate_below_which_nothing_is_promoted():
+    names = ["canary/pass_rate", *(f"canary/passes/{each}" for each in "abcd")]
+    found = runs_view.series_by_name(frame({name: [0.96, 0.9] for name in names}))
+    config = {"gate": {"canary_loss": 0.05}}
+    _, (chart,), others = runs_view.charts("ppo", found, {"canary/pass_rate": "rate"}, config)
+    assert (chart.title, [s.name for s in chart.series]) == (
+        "Capability canary", ["all checks", "a", "b", "c"],
+    )  # fmt: skip
+    (limit,) = chart.limits
+    assert (limit.value, limit.label) == (pytest.approx(0.91), "not promoted below")
+    assert [other.title for other in others] == ["canary/passes/d"]
 
 
 def test_the_charts_of_each_method_stand_first():
@@ -949,6 +964,10 @@ def test_the_history_has_each_verdict_in_the_row_of_its_policy():
     assert "promoted" in first
     assert "people 70%, 55–82%" in first
     assert re.search('data-label="Verdict">–</td>', newest)  # nobody has judged it yet
+    lost = canary_figures(canary_results(lost=20))
+    blocked = standing(policy="policy-2", verdict="blocked", win_rate=None, canary=lost)
+    seen = iterations_view.table(turns, {}, versions, [], {}, GateReport(policies=(blocked,)))
+    assert "blocked" in seen.split("<tbody>")[1].split("</tr>")[0]  # before anybody has judged it
 
 
 def test_what_is_wrong_with_the_workspace_stands_above_every_tab(db):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import os
+import re
 import sys
 import time
 from pathlib import Path
@@ -73,6 +74,8 @@ def test_a_researcher_names_no_function_that_the_operator_has_not(
     for weights in (SHELL, MINE):
         with pytest.raises(ValueError, match=r"plugins\.allowed"):
             loop.train({"shaping.weights": weights})
+    with pytest.raises(ValueError, match=r"gate\.canary names my_rewards:quiet.*plugins\.allowed"):
+        loop.train({"gate.canary": "my_rewards:quiet"})
     assert unchanged(world)
     run = failed_ppo(loop, world)
     with pytest.raises(ValueError, match=r"os:system.*plugins\.allowed"):
@@ -108,6 +111,15 @@ def test_what_the_operator_has_named_may_be_used(world: Database, named: dict[st
     loop.shut_down()
 
 
+def test_a_researcher_may_turn_the_canary_off_and_name_that_of_the_demo(
+    loop: Loop, world: Database
+):
+    loop.train({"gate.canary": "pipeline.demo.canary:checks", "gate.canary_every": "5"})
+    assert iterations.get(world, 2).settings["gate.canary"] == "pipeline.demo.canary:checks"
+    loop.retry(failed_ppo(loop, world), {"gate.canary": ""})
+    assert iterations.get(world, 2).settings["gate.canary"] == ""
+
+
 def test_the_operators_command_line_may_name_any(world: Database):
     place = world.workspace
     world.close()
@@ -135,7 +147,7 @@ def test_nobody_allows_functions_while_the_studio_runs(loop: Loop, world: Databa
     assert "plugins.allowed" in fixed
 
 
-def test_one_setting_takes_functions_and_all_others_come_from_the_command_line():
+def test_two_settings_take_functions_and_all_others_come_from_the_command_line():
     """Whoever adds a caller has to think of who may name what it loads."""
     callers = set()
     for package in ("commands", "labeler", "pipeline", "storage"):
@@ -148,6 +160,7 @@ def test_one_setting_takes_functions_and_all_others_come_from_the_command_line()
             if "load_function" in called:
                 callers.add(str(path.relative_to(ROOT)))
     assert callers == {
+        "pipeline/canary/checks.py",
         "pipeline/simulation/preference.py",
         "pipeline/simulation/judge.py",
         "pipeline/shaping/__init__.py",
@@ -180,6 +193,18 @@ def test_a_function_that_cannot_be_had_is_refused_before_anything_starts(
         loop.retry(run.id, weights, by_operator=True)
     assert checkpoint.exists()
     assert iterations.get(world, 2).settings == {}
+
+
+def test_a_canary_that_cannot_be_had_is_refused_before_anything_starts(loop: Loop, world: Database):
+    for name, says in (
+        ("my_rewards:whisper", "gate.canary 'my_rewards:whisper': my_rewards has no function"),
+        ("my_rewards:odd", "gate.canary 'my_rewards:odd' raised TypeError"),
+    ):
+        with pytest.raises(ValueError, match=re.escape(says)):
+            loop.train({"gate.canary": name}, by_operator=True)
+    with pytest.raises(ValueError, match=r"gate\.canary=shout must be written module:function"):
+        loop.train({"gate.canary": "shout"}, by_operator=True)
+    assert unchanged(world)
 
 
 def test_functions_are_looked_up_outside_the_web_process(rewards: Path):

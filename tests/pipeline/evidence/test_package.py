@@ -36,6 +36,7 @@ def studied(db: Database) -> Database:
     seeding = Seeding(db)
     seeding.history()
     seeding.judge_policies(2, wins=0.7)
+    seeding.canary(2, lost=8, gained=3)
     policy_judgments.override(db, "policy-1", "block", reason="Too long.", researcher="Rosa")
     [model] = [each for each in models.reward_models(db) if "quality" in each.summary]
     learned = db.read(
@@ -87,6 +88,9 @@ def test_a_reviewer_gets_the_same_figures(studied: Database, package: Path) -> N
     shown = json.loads(
         json.dumps(to_json(gate.report(policy_judgments.evidence(studied), Config())))
     )
+    held = next(each for each in shown["policies"] if each["policy"] == "policy-2")
+    assert (held["verdict"], held["sequential"]["decision"]) == ("provisional", "better")
+    assert held["canary"]["loss"] == 0.05
     text = json.dumps(shown["policies"], ensure_ascii=False)
     assert "Rosa ruled “block”" in text
     text = text.replace("Rosa ruled", "A researcher ruled").replace('"Rosa"', '""')
@@ -115,6 +119,24 @@ def test_one_changed_vote_is_noticed(package: Path) -> None:
     assert code == 1
     assert "ok: files" in told
     assert "DIFFERENT: judgments" in told
+
+
+def test_a_canary_that_lost_less_is_noticed(package: Path) -> None:
+    """Who passes one prompt more makes the policy a promoted one."""
+
+    def pass_one(rows: pd.DataFrame) -> None:
+        last = rows.index[rows["number"] == 2][0]
+        evaluation = json.loads(rows.loc[last, "evaluation"])
+        check = evaluation["canary"]["checks"][0]
+        check["policy"] = "1" + check["policy"][1:]
+        rows.loc[last, "evaluation"] = json.dumps(evaluation)
+
+    change(package / "data" / "iterations.parquet", pass_one)
+    write_sums(package)
+    code, told = verify(package)
+    assert code == 1
+    assert 'verdict: stated "provisional", computed "promoted"' in told
+    assert "canary › loss: stated 0.05, computed 0.04" in told
 
 
 @pytest.mark.parametrize(

@@ -200,6 +200,7 @@ def test_a_researcher_cannot_change_what_runs_code_or_names_files(loop: Loop, db
         {"serving.engine": "url", "serving.url": "http://elsewhere.example/v1"},
         {"sampling.url": "http://elsewhere.example/v1"},
         {"shaping.weights": '{"os:system" = 1.0}'},
+        {"gate.canary": "os:system"},
         {"shaping.references": str(secret)},
         {"model.name": "/etc"},
     ):
