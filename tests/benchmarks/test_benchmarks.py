@@ -72,6 +72,10 @@ SMOKES = [
           f"--arms drop ordinal --labels 24 --measured 10 --set members=1 {POOL}", "ordinal"),
     Smoke("python -m benchmarks.reward_models annotators",
           f"--arms pooled-30 joint-30 --labels 60 --measured 10 --set members=1 {POOL}", "joint-30"),
+    Smoke("python -m benchmarks.reward_models times",
+          f"--arms choices times --labels 30 --measured 10 --set members=1 {POOL}", "| times | 1 |"),
+    Smoke("python -m benchmarks.canary",
+          f"--arms demo --seeds 0 --labels 16 --folder {{tmp}} {SMALL_LOOP}", "| demo | 0 |"),
     Smoke("python -m benchmarks.calibration", f"--labels 24 {POOL}", "| 24-25% | 1 |"),
     # The networks that took hours: that what is stored can still be read, under today's settings.
     Smoke("python -m benchmarks.selection --trunk trained", "--report", "| random | 10 |", short=True),
