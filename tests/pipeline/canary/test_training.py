@@ -59,7 +59,7 @@ ON = {"gate__canary": "pipeline.demo.canary:tiny", "gate__canary_every": 2}
 
 
 def trained(models: dict[str, str], path: Path, **settings: Any) -> tuple[Job, RunDirectory]:
-    job = make_job("policy", models, ppo__updates=3, ppo__lr=0.3, **settings)
+    job = make_job("policy", models, **{"ppo__updates": 3, "ppo__lr": 0.3} | settings)
     directory = RunDirectory.create(path, job)
     give(directory, "prompts.parquet", make_prompts(8))
     with Report(directory) as report:
@@ -155,8 +155,11 @@ def test_a_flag_is_raised_for_a_clear_loss_only(models: dict[str, str]):
     watch = watch_of(models)
     start = watch.start()
     answers = sft_answers(models, make_job("policy", models, **ON))
+    before = (random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist())  # noqa: NPY002
     metrics, flag = watch.measure(lambda *_: answers)
     assert (metrics, flag) == (start, None)  # the same weights and random numbers
+    after = (random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist())  # noqa: NPY002
+    assert after == before  # `even` draws some
     metrics, flag = watch.measure(lambda prompts, _: [""] * len(prompts))
     assert metrics["canary/passes/long"] == 0
     assert flag
@@ -178,10 +181,11 @@ def test_a_lost_ability_is_flagged_once(
 
     checks = [CanaryCheck("a", f"Say {n}", until_training) for n in range(40)]
     monkeypatch.setattr(demo, "tiny", lambda: checks)
-    _, directory = trained(models, tmp_path, **ON | {"gate__canary_every": 1})
-    assert [values["canary/pass_rate"] for values in rates(directory).values()] == [1, 0, 0, 0]
+    _, directory = trained(models, tmp_path, **ON, ppo__updates=5)
+    measured = {step: values["canary/pass_rate"] for step, values in rates(directory).items()}
+    assert measured == {0: 1, 2: 0, 4: 0, 5: 0}
     flags = [(e["step"], e["note"]) for e in events(directory, "note") if e["name"] == FLAG]
-    assert flags == [(1, "flag")]
+    assert flags == [(2, "flag")]
 
 
 def test_a_check_that_breaks_ends_the_canary_and_not_the_training(

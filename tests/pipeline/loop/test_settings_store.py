@@ -207,6 +207,8 @@ def test_a_researcher_cannot_change_what_runs_code_or_names_files(loop: Loop, db
         with pytest.raises(InvalidSettings) as refused:
             save(loop, changes)
         assert refused.value.problems.keys() == changes.keys()
+        if name := next((n for n in changes if n in ("shaping.weights", "gate.canary")), None):
+            assert str(refused.value).startswith(f"{name} names os:system, which would run as code")
     assert (db.workspace / "config.toml").read_text() == MINE
     save(loop, {"shaping.references": str(secret)}, by_operator=True)
     assert row(loop, "shaping.references").value == str(secret)

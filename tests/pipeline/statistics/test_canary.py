@@ -53,7 +53,8 @@ def test_the_interval_is_of_pairs():
 
 
 def test_five_points_exactly_are_too_much_and_less_is_not():
-    # In floating point, .95 − .90 is below .05.
+    # In floating point, .95 − .90 is below .05, and .07 · 100 is above 7.
+    assert canary_figures(results("0" * 7 + "1" * 93, "1" * 100, allowed=0.07)).holds
     assert canary_figures(results("0" * 4 + "1" * 36, "0" * 2 + "1" * 38)).holds
     assert not canary_figures(results("0" * 3 + "1" * 37, "0" * 2 + "1" * 38)).holds
     assert not canary_figures(results("0" * 4 + "1" * 36, "0" * 2 + "1" * 38, allowed=0.06)).holds
