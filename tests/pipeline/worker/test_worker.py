@@ -112,10 +112,10 @@ def test_the_reward_stage_says_what_it_does_before_and_after_it_trains(trained: 
         "encoding the judgments",
         "loading the model",
         "training the reward model",
-        "measuring on 24 held-out judgments",
+        "scoring every judged response",
         "training the audit model",
         "centering on the SFT model's responses to 4 prompts",
-        "scoring every judged response",
+        "measuring on 24 held-out judgments",
     ]
     log = directory.log.read_text()
     assert all(text in log for text in doing if not text.startswith("training"))
