@@ -89,8 +89,9 @@ def test_every_red_flag_stands_with_what_raises_it():
     source = inspect.getsource(metrics)
     levels = re.findall(r'name="(\w+)",\n +level="(\w+)"( if)?', source)
     rules = [(name, level == "stop" and not depends) for name, level, depends in levels]
-    # An update that diverges has no metrics: the policy stage reports this flag.
-    assert found == [*rules, ("diverged", True)]
+    # The policy stage reports these: an update that diverges has no metrics, and the canary is not
+    # the engine's.
+    assert found == [*rules, ("diverged", True), ("canary_loss", False)]
     assert len(rules) == len(metrics._RULES)
     ends = {row[0].split("`")[1] for row in rows("Red flags") if row[2].startswith("yes")}
     assert ends == {metrics.SAMPLER_MISMATCH, "reference_changed", "diverged"}

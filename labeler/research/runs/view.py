@@ -190,7 +190,7 @@ def _canary_plan(found: Mapping[str, Series]) -> Plan:
     """The pass rates of the canary: of all checks together, and of the first three."""
     checks = [name for name in found if name.startswith(CANARY_CHECKS)][:3]
     lines = [(CANARY, "all checks"), *((name, name.removeprefix(CANARY_CHECKS)) for name in checks)]
-    return Plan("Capability canary", lines, "share of answers that pass")
+    return Plan("Capability canary", lines, "share that passes")
 
 
 def _reported(plans: Sequence[Plan], found: Mapping[str, Series]) -> list[Plan]:

@@ -74,7 +74,10 @@ def _canary(found: Standing) -> Markup:
     """The canary's checks of this policy; empty without a canary."""
     if found.canary is None:
         return Markup("")
-    return canary_view.canary(found.canary.checks, found.canary.lost)
+    return components.stack(
+        components.heading(canary_view.TITLE, found.canary.function),
+        canary_view.canary(found.canary.checks, found.canary.lost),
+    )
 
 
 def _progress(iteration: GateProgress | None, policy: str) -> Markup:

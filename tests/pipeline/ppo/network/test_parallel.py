@@ -69,6 +69,12 @@ RESUMED = {
     },
     "resume-fsdp2-critic": {"sharding": "fsdp2", "critic": "separate"},
 }
+RESPONDING = {
+    "respond-none": {},
+    "respond-lora": {"lora_rank": 4},
+    "respond-transformers": {"rollout_backend": "transformers"},
+    "respond-fsdp2": {"sharding": "fsdp2"},
+}
 TOO_FEW = {
     "rollouts": {"rollouts": 1, "minibatch": 1},
     "minibatch": {"rollouts": 8, "minibatch": 1, "sharding": "fsdp2"},
@@ -77,8 +83,10 @@ TOO_FEW = {
 # One pair of processes for all cases: loading torch takes longer than any of them.
 CHILD = """
 from tests.pipeline.ppo.network.test_parallel import (
-    CASES, RESUMED, SETTINGS, TOO_FEW, refusal, saved_and_resumed, watched
+    CASES, RESPONDING, RESUMED, SETTINGS, TOO_FEW, refusal, responses, saved_and_resumed, watched
 )
+for name, extra in RESPONDING.items():
+    torch.save(responses(extra), folder / f"{name}-{rank}")
 for name, rows in TOO_FEW.items():
     torch.save(refusal(rows), folder / f"few-{name}-{rank}")
 for name, extra in CASES.items():
@@ -130,6 +138,14 @@ def saved_and_resumed(extra, directory):
     return whole_run[1:], resumed
 
 
+def responses(settings):
+    """Responses to all prompts, to a single one, and again after an update that starts afterwards."""
+    trainer = tiny_trainer(updates=1, lr=0.1, **settings)
+    before = [trainer.respond(prompts, seed=3) for prompts in (PROMPTS, PROMPTS[:1])]
+    (update,) = trainer.run()
+    return before, trainer.respond(PROMPTS, seed=3), untimed(update)
+
+
 def refusal(rows):
     """What a process is told of so few rows, before it does anything."""
     with pytest.raises(ValueError, match="processes") as refused:
@@ -156,6 +172,20 @@ def test_two_processes_equal_one(pair, name):
     assert first[1] == second[1]
     for key, weight in first[2].items():
         assert torch.equal(weight, second[2][key]), key  # the processes stay together, to the bit
+
+
+@pytest.mark.parametrize("name", RESPONDING)
+def test_two_processes_respond_as_one_and_the_run_does_not_notice(pair, name):
+    alone = RESPONDING[name] | {"sharding": "none"}
+    (whole, single), after, update = responses(alone)
+    first, second = found_by(pair, name)
+    assert first == second
+    assert first[0] == [whole, single]
+    assert len(whole) == len(PROMPTS)
+    assert single == whole[:1]  # a row has its own random numbers
+    assert first[1] == after != whole
+    (plain,) = tiny_trainer(updates=1, lr=0.1, **alone).run()
+    assert update == untimed(plain)
 
 
 @pytest.mark.parametrize("name", RESUMED)
