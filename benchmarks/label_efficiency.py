@@ -16,8 +16,8 @@ not looked at while choosing (`pipeline/simulation/worlds.py`).
 Writes one JSON file per seed to benchmarks/results/label_efficiency/WORLD after each run.  Runs that
 are in it are not repeated, so several processes can divide the seeds.  The report has the gold gain
 by labels with 95% intervals over seeds, and the labels that an arm needs for the gain of the naive
-arm with 400 and with 800 labels: by linear interpolation on the logarithm of the labels, on the mean
-curve made monotone (isotonic regression), with a 95% bootstrap interval over seeds that both arms
+arm with 400 and with 800 labels: by linear interpolation on the logarithm of the labels, on mean
+curves made monotone (isotonic regression), with a 95% bootstrap interval over seeds that both arms
 have.  The exit status is 1 if the full arm, over sixteen seeds or more, needs more than .4 of the
 labels, or the interval is not below .6.
 """
@@ -173,7 +173,9 @@ class Needed:
 
 
 def needed(ours: Curve, theirs: Curve, goal: int) -> Needed | None:
-    """The labels that `ours` needs for the mean gain of `theirs` at `goal`, over common seeds.
+    """The labels that `ours` needs for the gain of `theirs` with `goal` labels, over common seeds.
+
+    Both mean curves are made monotone.
 
     None without a common seed, or if `theirs` has no runs with `goal` labels.
     """
@@ -184,7 +186,8 @@ def needed(ours: Curve, theirs: Curve, goal: int) -> Needed | None:
     place = int(np.flatnonzero(theirs.labels == goal)[0])
 
     def labels_of(rows: np.ndarray) -> float:
-        return _labels_of(ours.labels, mine[rows].mean(0), plain[rows].mean(0)[place])
+        aim = float(rising(plain[rows].mean(0))[place])
+        return math.exp(labels_needed(np.log(ours.labels), rising(mine[rows].mean(0)), aim))
 
     coin = np.random.default_rng(0)
     draws = coin.integers(len(seeds), size=(DRAWS, len(seeds)))
@@ -201,10 +204,9 @@ def needed(ours: Curve, theirs: Curve, goal: int) -> Needed | None:
     )
 
 
-def _labels_of(labels: np.ndarray, means: np.ndarray, goal: float) -> float:
-    """Where the monotone mean curve reaches `goal`, on the logarithm of the labels."""
-    rising = isotonic_regression(means).x
-    return math.exp(labels_needed(np.log(labels), rising, goal))
+def rising(means: np.ndarray) -> np.ndarray:
+    """A mean curve made monotone: the nearest one that never falls (isotonic regression)."""
+    return isotonic_regression(means).x
 
 
 def gain_table(curves: Sequence[Curve], top: Estimate | None) -> str:

@@ -64,6 +64,16 @@ def test_a_lucky_point_does_not_count_as_reached():
     assert reached(lucky, plain, 1600).labels == pytest.approx(800)
 
 
+def test_a_baseline_that_falls_reaches_its_own_gain_where_it_first_had_it():
+    # Means .2, .5, .3 rise as .2, .4, .4: the gain with 1600 labels is there with 400.
+    plain = curve("naive", [100, 400, 1600], [0.2, 0.5, 0.3])
+    assert reached(plain, plain, 400).ratio == pytest.approx(1)
+    assert reached(plain, plain, 1600).ratio == pytest.approx(0.25)
+    # From .3 to .5 over a factor of 4, .4 is halfway.
+    full = curve("full", [100, 400, 1600], [0.3, 0.5, 0.6])
+    assert reached(full, plain, 1600).labels == pytest.approx(200)
+
+
 def test_a_curve_that_stays_below_needs_labels_without_end():
     plain = curve("naive", [100, 400], [0.2, 0.4], [0.2, 0.4])
     full = curve("full", [100, 400], [0.3, 0.5], [0.1, 0.2])
