@@ -18,19 +18,14 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-import tempfile
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from benchmarks.common import ROOT, markdown
-from benchmarks.seeds import run_seeds
+from benchmarks.seeds import run_alone, run_seeds
 from benchmarks.whole_loop import ANNOTATORS, BAD, SETTINGS
-from commands.simulate import run_trial, stop_workers
 from pipeline.canary.training import FLAG
-from pipeline.config.sections import CONFIGS
-from pipeline.loop.settings_view import written
 from pipeline.simulation.trials import NAIVE, TrialArm
 
 RESULTS = ROOT / "benchmarks" / "results" / "canary"
@@ -47,26 +42,15 @@ LABELS, SEEDS = 400, (0, 1)
 
 def run(arm: TrialArm, seed: int, settings: Mapping[str, Any], labels: int) -> dict[str, Any]:
     """The report of one run in its own workspace, with the canary's curve and the flag's update."""
-    chosen = [f"{name}={written(value)}" for name, value in settings.items()]
-    started = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="kitestring-canary-") as folder:
-        place = Path(folder) / "workspace"
-        try:
-            report = run_trial(
-                arm,
-                place,
-                (1, labels),
-                files=[CONFIGS / "demo.toml"],
-                sets=["worker.nice=15", "gate.canary_every=10", *chosen],
-                annotators=ANNOTATORS,
-                bad=BAD,
-                seed=seed,
-                progress=lambda line: print(f"  {line}", file=sys.stderr, flush=True),
-            )
-            watched = during_training(place)
-        finally:
-            stop_workers(place)
-    return report | watched | {"wall": round(time.monotonic() - started, 1)}
+    return run_alone(
+        arm,
+        (1, labels),
+        settings={"worker.nice": 15, "gate.canary_every": 10, **settings},
+        look=during_training,
+        annotators=ANNOTATORS,
+        bad=BAD,
+        seed=seed,
+    )
 
 
 def during_training(place: Path) -> dict[str, Any]:

@@ -5,12 +5,17 @@ from __future__ import annotations
 import json
 import math
 import sys
+import tempfile
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import numpy as np
 
+from commands.simulate import run_trial, stop_workers
+from pipeline.config.sections import CONFIGS
+from pipeline.loop.settings_view import written
 from pipeline.simulation.trials import TrialArm, run_all, stored
 
 A = TypeVar("A", bound=TrialArm)
@@ -44,6 +49,38 @@ def run_seeds(
         conditions=conditions,
         progress=lambda line: print(line, file=sys.stderr, flush=True),
     )
+
+
+def run_alone(
+    arm: TrialArm,
+    planned: tuple[int, int],
+    *,
+    settings: Mapping[str, Any],
+    look: Callable[[Path], dict[str, Any]] = lambda _: {},
+    **others: Any,
+) -> dict[str, Any]:
+    """The report of a simulation on the demo in a workspace of its own, with its seconds (`wall`).
+
+    `planned` has the iterations, and the labels of each.  `look` adds figures from the workspace.
+    `others` are further arguments of `run_trial`.
+    """
+    started = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="kitestring-trial-") as folder:
+        place = Path(folder) / "workspace"
+        try:
+            report = run_trial(
+                arm,
+                place,
+                planned,
+                files=[CONFIGS / "demo.toml"],
+                sets=[f"{name}={written(value)}" for name, value in settings.items()],
+                progress=lambda line: print(f"  {line}", file=sys.stderr, flush=True),
+                **others,
+            )
+            seen = look(place)
+        finally:
+            stop_workers(place)
+    return report | seen | {"wall": round(time.monotonic() - started, 1)}
 
 
 def labels_needed(labels: np.ndarray, curve: np.ndarray, goal: float) -> float:
