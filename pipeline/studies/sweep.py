@@ -140,7 +140,8 @@ def sweep(
 def curve_of(directory: RunDirectory, kl_weight: float) -> WeightCurve:
     """The curve of a finished run, from its events."""
     events = [json.loads(line) for line in directory.events.read_text().splitlines()]
-    updates = [e["values"] for e in events if e["kind"] == "metrics"]
+    # Step 0 is before the first update: it has only the canary's rates.
+    updates = [e["values"] for e in events if e["kind"] == "metrics" and e["step"] > 0]
     notes = [e for e in events if e["kind"] == "note" and e["note"] == "sample"]
     last = max((e["step"] for e in notes), default=0)
     return WeightCurve(

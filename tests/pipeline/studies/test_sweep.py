@@ -110,7 +110,8 @@ def test_a_workspace_without_ppo_has_nothing_to_repeat(tmp_path):
 
 def test_a_sweep_runs_resumes_and_draws(tmp_path):
     models = tiny_models_and_reward(tmp_path / "models")
-    job = make_job("policy", models, ppo__updates=6, optimize__method="rloo")
+    watched = {"gate__canary": "pipeline.demo.canary:checks", "gate__canary_every": 5}
+    job = make_job("policy", models, ppo__updates=6, optimize__method="rloo", **watched)
     give(RunDirectory.create(tmp_path / "runs" / "run-1", job), "prompts.parquet", make_prompts(8))
     lines: list[str] = []
 
