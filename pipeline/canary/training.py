@@ -18,6 +18,7 @@ from pipeline.models.text import ChatTokenizer, name_rows
 from pipeline.ppo import PPOConfig
 from pipeline.ppo.checkpoint import random_states, restore_random_states
 from pipeline.ppo.metrics import Flag
+from pipeline.ppo.network.distributed import Processes
 from pipeline.ppo.rollouts.rollout import generate
 from pipeline.runs.rundir import Job
 from pipeline.statistics.canary import canary_figures
@@ -60,23 +61,34 @@ def _shown(prompt: Sequence[Message]) -> str:
 class CanaryWatch:
     """Compares the policy's answers with SFT's while it is trained.
 
-    Loads the reference of the `job` for a moment.  ValueError for checks that fail or prompts that
-    are too long.
+    The first of the `processes` loads the reference of the `job` for a moment, and runs all checks.
+    ValueError for checks that fail or prompts that are too long.
     """
 
     def __init__(
-        self, canary: Canary, job: Job, chat: ChatTokenizer, config: PPOConfig, device: torch.device
+        self,
+        canary: Canary,
+        job: Job,
+        chat: ChatTokenizer,
+        config: PPOConfig,
+        device: torch.device,
+        processes: Processes,
     ) -> None:
         self._canary = canary
         self._gate = job.config.gate
         self._seed = canary_seed(job)
-        sft = Sampler.of_job(job, job.model("reference"), device)
-        require_canary_room(
-            canary, chat, config.max_new_tokens,
-            context=context_length(sft.model), setting="ppo.max_new_tokens",
-        )  # fmt: skip
+        self._processes = processes
         self._prompts = [chat.prompt(messages) for messages in canary.prompts]
-        self._reference = canary.passed(_answers(sft, self._prompts, config, self._seed))
+
+        def reference() -> list[bool]:
+            sft = Sampler.of_job(job, job.model("reference"), device)
+            require_canary_room(
+                canary, chat, config.max_new_tokens,
+                context=context_length(sft.model), setting="ppo.max_new_tokens",
+            )  # fmt: skip
+            return canary.passed(_answers(sft, self._prompts, config, self._seed))
+
+        self._reference = processes.first(reference)
 
     def is_due(self, step: int, *, last: bool) -> bool:
         """Whether this update is measured: every `gate.canary_every`, and the `last` one."""
@@ -95,9 +107,10 @@ class CanaryWatch:
         answers = respond(self._prompts, self._seed)
         states = random_states({})
         try:
-            figures = self._figures(self._canary.passed(answers), answers)
+            passed = self._processes.first(lambda: self._canary.passed(answers))
         finally:
             restore_random_states(states, {})
+        figures = self._figures(passed, answers)
         return _metrics(figures), _flag(figures) if figures.blocks else None
 
     def _figures(self, policy: Sequence[bool], answers: Sequence[str]) -> CanaryFigures:

@@ -100,7 +100,7 @@ def _canary(
 ) -> CanaryWatch | None:
     """The canary with SFT's answers; None without one, or if it is not measured during training."""
     canary = canary_of(job.config) if job.config.gate.canary_every else None
-    return CanaryWatch(canary, job, chat, config, device) if canary else None
+    return CanaryWatch(canary, job, chat, config, device, Processes()) if canary else None
 
 
 def _reference(job: Job, *, device: str) -> Any:

@@ -21,6 +21,7 @@ from pipeline.loop.remedies import suggested
 from pipeline.models.generate import Sampler
 from pipeline.models.text import ChatTokenizer
 from pipeline.ppo.checkpoint import list_checkpoints
+from pipeline.ppo.network.distributed import Processes
 from pipeline.runs.rundir import Job, Report, RunDirectory
 from pipeline.stages import evaluate as evaluate_stage
 from pipeline.stages import policy as policy_stage
@@ -148,7 +149,7 @@ def watch_of(models: dict[str, str]) -> CanaryWatch:
     found = canary_of(job.config)
     assert found
     config = engine_settings("ppo", job.config.ppo)
-    return CanaryWatch(found, job, ChatTokenizer.load(models["policy"]), config, CPU)
+    return CanaryWatch(found, job, ChatTokenizer.load(models["policy"]), config, CPU, Processes())
 
 
 def test_a_flag_is_raised_for_a_clear_loss_only(models: dict[str, str]):
