@@ -16,9 +16,7 @@ from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
 
-from pipeline.canary import BUILT_IN
 from pipeline.config import metric_definitions, paths
-from pipeline.config.plugins import named_in
 from pipeline.config.policy import still_settings
 from pipeline.config.sections import Config
 from pipeline.evidence.package import Package, write_package
@@ -26,7 +24,12 @@ from pipeline.loop.budgets import Budgets
 from pipeline.loop.label_budget import why_start
 from pipeline.loop.milestones import Milestones
 from pipeline.loop.remedies import describe_stopped
-from pipeline.loop.settings_store import Layers, SettingsStore, refuse_operator_settings
+from pipeline.loop.settings_store import (
+    Layers,
+    SettingsStore,
+    allowed_functions,
+    refuse_operator_settings,
+)
 from pipeline.loop.settings_view import check_unlocked, form, overridden
 from pipeline.loop.stage_inputs import Preparation, require_reference
 from pipeline.loop.studies import Studies
@@ -574,8 +577,7 @@ class Loop:
             models=[model.id for model in models.listing(self._db)],
             operator_configs=operator_configs,
         )
-        allowed = named_in(one.functions for one in operator_configs)
-        return allowed | {BUILT_IN, *self._config.plugins.allowed}
+        return allowed_functions(operator_configs)
 
     def _config_of(self, current: Iteration) -> Config:
         return self._config.override(still_settings(current.settings))

@@ -141,15 +141,20 @@ class SettingsStore:
         return layered.override(still_settings(current.settings)) if current else layered
 
     def _require_permitted(self, config: Config, operator_configs: Sequence[Config]) -> None:
-        allowed = named_in(one.functions for one in operator_configs)
-        allowed |= {name for one in operator_configs for name in one.plugins.allowed}
-        require_allowed(config.functions, allowed | {canary.BUILT_IN})
+        require_allowed(config.functions, allowed_functions(operator_configs))
         paths.require_open(
             config,
             workspace=self._db.workspace,
             models=[model.id for model in models.listing(self._db)],
             operator_configs=operator_configs,
         )
+
+
+def allowed_functions(operator_configs: Sequence[Config]) -> set[str]:
+    """The functions that a researcher may use: those that the operator's settings name or allow,
+    and the demo's canary."""
+    allowed = {name for one in operator_configs for name in one.plugins.allowed}
+    return named_in(one.functions for one in operator_configs) | allowed | {canary.BUILT_IN}
 
 
 def _parse(file: SettingsFile) -> Config:
