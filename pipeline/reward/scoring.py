@@ -173,7 +173,11 @@ class RewardModel:
         `hidden` fp32 numbers per text and network in host memory.
         """
         unique = list(dict.fromkeys(tuple(text) for text in texts))
-        self._remembered = [self._states(network, unique).cpu() for network in self.networks]
+        self._remembered = []
+        with torch.no_grad(), self._offloaded.on_device():
+            for network in self.networks:
+                with gathered(network):
+                    self._remembered.append(self._states(network, unique).cpu())
         self._rows = {text: row for row, text in enumerate(unique)}
 
     def _recalled(self, number: int, texts: Sequence[Sequence[int]]) -> Tensor:
