@@ -29,6 +29,7 @@ import math
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +39,7 @@ from scipy.optimize import isotonic_regression
 from benchmarks import whole_loop
 from benchmarks.common import ROOT, exit_status, markdown
 from benchmarks.seeds import labels_needed, run_seeds
-from benchmarks.whole_loop import ANNOTATORS, ceiling, gains, run
+from benchmarks.whole_loop import ANNOTATORS, CEILING_LABELS, ceiling, gains, run
 from pipeline.simulation.trials import FULL, NAIVE, Estimate, TrialArm
 from pipeline.simulation.worlds import WORLDS, World
 from pipeline.studies.plots import COLORS, INK, add_legend, columns, mark, save_svg, svg_figure
@@ -108,7 +109,7 @@ def cell_name(arm: str, labels: int) -> str:
 
 def run_cell(cell: Cell, seed: int, world: World, settings: Mapping[str, Any]) -> dict[str, Any]:
     """The report of a run, with the definition of its arm."""
-    size = (cell.iterations, cell.labels // cell.iterations) if cell.labels else (1, sys.maxsize)
+    size = (cell.iterations, cell.labels // cell.iterations) if cell.labels else (1, CEILING_LABELS)
     return run(cell, seed, SETTINGS | dict(settings), size, world) | {"arm": definition(cell)}
 
 
@@ -175,9 +176,7 @@ class Needed:
 def needed(ours: Curve, theirs: Curve, goal: int) -> Needed | None:
     """The labels that `ours` needs for the gain of `theirs` with `goal` labels, over common seeds.
 
-    Both mean curves are made monotone.
-
-    None without a common seed, or if `theirs` has no runs with `goal` labels.
+    Both mean curves are made monotone, and interpolated on the logarithm of the labels.  None without a common seed, or if `theirs` has no runs with `goal` labels.
     """
     seeds = [seed for seed in ours.seeds if seed in theirs.seeds]
     if not seeds or goal not in theirs.labels:
@@ -218,8 +217,9 @@ def gain_table(curves: Sequence[Curve], top: Estimate | None) -> str:
         if c.seeds
     ]
     if top:
-        rows.append((CEILING, top.n, *[""] * (len(labels) - 1), top))
-    return markdown(("arm", "seeds", *(f"{n} labels" for n in labels)), rows)
+        rows.append((CEILING, top.n, *[""] * len(labels), top))
+    rows = [(*row, "")[: len(labels) + 3] for row in rows]
+    return markdown(("arm", "seeds", *(f"{n} labels" for n in labels), "gold itself"), rows)
 
 
 def needed_table(found: Sequence[Needed]) -> str:
@@ -267,7 +267,7 @@ def plot(curves: Sequence[Curve], top: Estimate | None, world: World, path: Path
     )
     (axes,) = columns(figure, 1, legend=1)
     handles = []
-    for number, (curve, color) in enumerate(zip(drawn, COLORS, strict=False)):
+    for number, (curve, color) in enumerate(zip(drawn, cycle(COLORS), strict=False)):
         estimates = [Estimate.of([*column]) for column in curve.gains.T]
         # Shifted a little, so that bars do not cover each other.
         places = curve.labels * 1.02 ** (number - (len(drawn) - 1) / 2)
