@@ -197,7 +197,7 @@ def chosen_world(name: str | None, gold: str | None) -> tuple[World, GoldReward]
     if gold is None:
         return world, world.gold
     judged_by = load_gold(gold)
-    if name is not None and judged_by is not world.gold:
+    if world is not WORLDS["plain"] and judged_by is not world.gold:
         raise ValueError(
             f"the world {name} has a gold of its own ({world.gold_name}), but --gold is {gold}; "
             "leave out --gold, or leave out --world to use the plain world's annotators"
