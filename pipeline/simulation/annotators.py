@@ -118,11 +118,11 @@ class SimulatedAnnotator:
 
     def judge(self, *, left: float, right: float, words: int, rng: np.random.Generator) -> Choice:
         """Judge a pair with these scores; the screen shows `words` words."""
-        milliseconds = self._milliseconds(self._advantage(left, right), words, rng)
+        z = self._advantage(left, right)
+        milliseconds = self._milliseconds(z, words, rng)
         both_bad_logit = self.sharpness * (self.standard - max(left, right))
         if rng.random() < _sigmoid(both_bad_logit):
             return Choice(outcome="both_bad", milliseconds=milliseconds)
-        z = self._advantage(left, right)
         a, b = self.preference(left=left, right=right)
         draw = rng.random()
         if draw < a:
@@ -143,10 +143,9 @@ class SimulatedAnnotator:
 
     def _milliseconds(self, z: float, words: int, rng: np.random.Generator) -> int:
         reading = words * _READING_MS_PER_WORD
-        if self.decision_ms is None:
-            mean_ms = self.time_factor * (_DECISION_MS + reading)
-            return int(mean_ms * math.exp(rng.normal(0, self.reading_noise)))
         noise = math.exp(rng.normal(0, self.reading_noise))
+        if self.decision_ms is None:
+            return int(self.time_factor * (_DECISION_MS + reading) * noise)
         mean, variance = decision_time(z)
         # A gamma distribution with the model's mean and variance.
         deciding = self.decision_ms * rng.gamma(mean**2 / variance, variance / mean)

@@ -45,7 +45,6 @@ _CURT_SHARE = 0.75  # score of the shortest true answer, relative to the full on
 _COVERAGE, _SUBSTANCE = 1.2, 1.2
 _FLATTERY, _HEDGING, _PER_PADDING_WORD, _PADDING_FLOOR = -1.2, -0.6, -0.1, -1.6
 _REPETITION, _UNFINISHED, _GARBLED, _EMPTY = -3.0, -0.7, -1.5, -4.0
-_FREE_WORDS = 5
 _WORDS_OF_A_FULL_ANSWER = 80
 
 
@@ -126,7 +125,7 @@ def _general(prompt: str, response: str) -> dict[str, float]:
     shared = len(asked & stems) / math.sqrt(len(asked) * len(stems)) if asked and stems else 0.0
     words = len(words_of(response))
     # In ordinary prose every third word is a content word; prose with fewer is padded.
-    thin, long = words - 3 * len(stems) - _FREE_WORDS, words - _WORDS_OF_A_FULL_ANSWER
+    thin, long = words - 3 * len(stems) - reading.FREE_WORDS, words - _WORDS_OF_A_FULL_ANSWER
     padding = max(0, thin) + max(0, long) / 10
     return {
         "coverage": _COVERAGE * min(1.0, 2 * shared),

@@ -1,7 +1,7 @@
 """What a careful reader notices in a response, apart from what the reader likes.
 
 `about` compares a response with the facts of one topic of the demo, and `manner` reads how it is
-written.  The gold preferences weigh what is noticed (`preference.py`, `worlds/`).
+written.  The gold preferences weigh what is noticed (`preference.py`, `world_golds.py`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from pipeline.demo.corpus import Topic, topics
 from pipeline.demo.corpus.rows import unknown_answers
 from pipeline.demo.corpus.styles import all_responses
 
-_FREE_WORDS = 5  # a lead-in and a closing phrase are not padding
+FREE_WORDS = 5
+"""Words that are never padding: a lead-in and a closing phrase."""
 
 _PRAISE = (
     r"brilliant|excellent|wonderful|fantastic|amazing|smart|clever|wise|thoughtful|superb|genius"
@@ -99,7 +100,7 @@ def about(topic: Topic, response: str) -> Content:
     return Content(
         **shares,
         on_topic=answered or bool(_keyword_stems(topic) & set(stems)),
-        padding=max(0, len(words_of(response)) - useful - _FREE_WORDS),
+        padding=max(0, len(words_of(response)) - useful - FREE_WORDS),
     )
 
 

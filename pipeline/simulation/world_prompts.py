@@ -122,10 +122,9 @@ def _shipped_about() -> Mapping[Topic, Sequence[str]]:
 
 
 def _workshop(
-    worded: Mapping[str, Sequence[str]], topic: Topic, question: str, rng: Random
+    worded: Mapping[str, Sequence[str]], _: Topic, question: str, rng: Random
 ) -> tuple[str, tuple[str, ...]]:
     """A question with one of the four requests."""
-    del topic
     request = rng.choices(tuple(_REQUESTS), tuple(_REQUESTS.values()))[0]
     return carry(rng.choice(worded[request]), question), (request,)
 

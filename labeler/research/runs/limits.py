@@ -37,9 +37,7 @@ def limits(
     relative = _RELATIVE.get(metric)
     values = found[metric].values if metric in found else ()
     own = relative(values, found) if relative and values else []
-    if metric == "canary/pass_rate" and values:
-        own = _canary(values, config.get("gate", {}))
-    return (*fixed, *own, *_of_settings(metric, found, config.get("ppo", {})))
+    return (*fixed, *own, *_of_settings(metric, found, config))
 
 
 def _text(value: float) -> str:
@@ -54,12 +52,6 @@ def _entropy(values: Sequence[float], _found: Mapping[str, Series]) -> list[Limi
 def _length(values: Sequence[float], _found: Mapping[str, Series]) -> list[Limit]:
     low, high = values[0] / 2, 2 * values[0]
     return [Limit(low, f"warning below {_text(low)}"), Limit(high, f"warning above {_text(high)}")]
-
-
-def _canary(values: Sequence[float], gate: Mapping[str, Any]) -> list[Limit]:
-    """SFT's rate, which is the first value, less the allowed loss."""
-    allowed = gate.get("canary_loss")
-    return [Limit(values[0] - allowed, "not promoted below", always=True)] if allowed else []
 
 
 def _falling(values: Sequence[float], found: Mapping[str, Series]) -> list[Limit]:
@@ -85,13 +77,19 @@ def _collapsed(
     return fmean(values[:_ENDS]) - deviations * max(fmean(spread.values[:_ENDS]), 0.01)
 
 
-def _of_settings(metric: str, found: Mapping[str, Series], ppo: Mapping[str, Any]) -> list[Limit]:
+def _of_settings(
+    metric: str, found: Mapping[str, Series], config: Mapping[str, Any]
+) -> list[Limit]:
+    ppo, gate = config.get("ppo", {}), config.get("gate", {})
     if metric == "kl/reference":
         budget, target = ppo.get("kl_budget"), ppo.get("kl_target")
         made = [Limit(budget, f"KL budget {budget:g}: stops above", always=True)] if budget else []
         if ppo.get("kl_control") == "adaptive" and target:
             made.append(Limit(target, f"KL target {target:g}", always=True))
         return made
+    if metric == "canary/pass_rate" and (loss := gate.get("canary_loss")) and metric in found:
+        reference = found[metric].values[0]  # SFT's rate, at step 0
+        return [Limit(reference - loss, "not promoted below", always=True)]
     if metric == "policy/approx_kl" and (end := ppo.get("target_kl")):
         return [Limit(end, f"update ends above {end:g}")]
     if metric == "reward/mean" and (deviations := ppo.get("reward_collapse")) and metric in found:
