@@ -16,10 +16,10 @@ from pipeline.promotion.time_to_decision import (
     Tally,
     time_to_decision,
 )
-from pipeline.reward.report.forecast import points
 from pipeline.statistics.sequential_test import first_outcomes, sequential_test
 from storage.gate_records import PolicyJudgment
 from storage.reports import ExpectedGain, GateNeed, LabelBudget
+from storage.wording import plural, points
 
 LEAST_SHARE = 0.5
 """Share of labeling.labels before which autopilot never starts training."""
@@ -98,8 +98,8 @@ def why_start(budget: LabelBudget, labeling: LabelingConfig) -> str | None:
         early = labeling.autopilot and budget.labels >= least_labels(budget)
         if not (early and gate and gate.settled and gain and gain.high < SMALL_GAIN):
             return None
-        return f"{_settled(gate)}, and {_count(budget.left, 'more label')} would {_adds(gain)}"
-    full = f"all {_count(budget.wanted, 'label')} are in"
+        return f"{_settled(gate)}, and {plural(budget.left, 'more label')} would {_adds(gain)}"
+    full = f"all {plural(budget.wanted, 'label')} are in"
     if not labeling.autopilot or gate is None:
         return full
     if gate.settled:
@@ -108,7 +108,7 @@ def why_start(budget: LabelBudget, labeling: LabelingConfig) -> str | None:
         return None
     return (
         f"{full}, and {_test(gate)} decides within the "
-        f"{_count(_allowed(budget, labeling), 'label')} that autopilot may wait for with a "
+        f"{plural(_allowed(budget, labeling), 'label')} that autopilot may wait for with a "
         f"probability of {gate.by_wait:.0%}"
     )
 
@@ -132,16 +132,16 @@ def _starts(budget: LabelBudget, labeling: LabelingConfig) -> str:
     if not labeling.auto_train:
         return ""
     if not labeling.autopilot:
-        return f"Training starts by itself with {_count(budget.wanted, 'label')}."
+        return f"Training starts by itself with {plural(budget.wanted, 'label')}."
     if why := why_start(budget, labeling):
         return f"Autopilot starts training now: {why}."
     if not budget.left:
         return (
             "Autopilot waits until the test has decided, for at most "
-            f"{_count(_allowed(budget, labeling), 'more label')}."
+            f"{plural(_allowed(budget, labeling), 'more label')}."
         )
     return (
-        f"Autopilot starts training with {_count(budget.wanted, 'label')}, or from "
+        f"Autopilot starts training with {plural(budget.wanted, 'label')}, or from "
         f"{least_labels(budget):,} on when the test has decided and the labels that are left would "
         "add less than a point of accuracy."
     )
@@ -171,7 +171,7 @@ def _about_gate(gate: GateNeed | None, budget: LabelBudget) -> str:
     if budget.more is not None and gate.median is not None:
         within = _range(budget.more_low, budget.more_high, budget.offered)
         return (
-            f"About {_count(_rounded(budget.more), 'more judgment')} until {test} decides "
+            f"About {plural(_rounded(budget.more), 'more judgment')} until {test} decides "
             f"(90%: {within}), {_rounded(gate.median):,} of them on the gate."
         )
     chance = f"decides in this iteration with a probability of {gate.by_pairs:.0%}"
@@ -215,13 +215,13 @@ def _about_labels(budget: LabelBudget) -> str:
     waiting = gate.policy if gate and not gate.settled and not _hopeless(gate) else ""
     if not budget.left:
         then = "you can train, or label until the test decides" if waiting else "you can train"
-        return f"All {_count(budget.wanted, 'label')} are in: {then}."
+        return f"All {plural(budget.wanted, 'label')} are in: {then}."
     if gain is None:
         stays = f"; if you train before the test decides, {waiting} stays provisional"
         are = "is" if budget.left == 1 else "are"
-        counted = f"{budget.left:,} of {_count(budget.wanted, 'label')} {are} left"
+        counted = f"{budget.left:,} of {plural(budget.wanted, 'label')} {are} left"
         return f"{counted}{stays if waiting else ''}."
-    found = f"The {_count(budget.left, 'label')} left would {_adds(gain)}"
+    found = f"The {plural(budget.left, 'label')} left would {_adds(gain)}"
     if gain.high >= SMALL_GAIN:
         return f"{found}."
     return f"{found}: you can stop {'when the test decides' if waiting else 'now'}."
@@ -248,10 +248,6 @@ def _rounded(count: int, *, up: bool | None = None) -> int:
     step = 1 if count < 20 else 5 if count < 100 else 10
     to = round if up is None else math.ceil if up else math.floor
     return step * int(to(count / step))
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
 def _capital(text: str) -> str:

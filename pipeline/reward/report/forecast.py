@@ -17,6 +17,7 @@ from scipy.special import stdtrit
 
 from pipeline.statistics.winrate import cluster_numbers
 from storage.reports import ExpectedGain, Forecast, Trend
+from storage.wording import points
 
 _NO_VARIANCE = 1e-12  # what rounding leaves of a sum that is zero
 MORE_LABELS = 100
@@ -162,8 +163,3 @@ def _sentence(gain: float, low: float, high: float) -> str:
         f"it is uncertain whether the next {MORE_LABELS} labels would help: {points(gain)} points of "
         f"accuracy ({between})"
     )
-
-
-def points(share: float) -> str:
-    """A difference of accuracies in percentage points, with its sign."""
-    return f"{100 * share:+.1f}".replace("-", "−")
