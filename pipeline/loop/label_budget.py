@@ -106,10 +106,12 @@ def why_start(budget: LabelBudget, labeling: LabelingConfig) -> str | None:
         return f"{full}, and {_settled(gate)}"
     if _waits(budget, labeling):
         return None
+    if not (allowed := _allowed(budget, labeling)):
+        waits = "waits no longer" if labeling.autopilot_wait else "does not wait"
+        return f"{full}, and autopilot {waits} for {_test(gate)}"
     return (
-        f"{full}, and {_test(gate)} decides within the "
-        f"{plural(_allowed(budget, labeling), 'label')} that autopilot may wait for with a "
-        f"probability of {gate.by_wait:.0%}"
+        f"{full}, and {_test(gate)} decides within the {plural(allowed, 'label')} that autopilot may "
+        f"wait for with a probability of {gate.by_wait:.0%}"
     )
 
 

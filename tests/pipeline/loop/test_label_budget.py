@@ -214,13 +214,20 @@ def test_the_budget_is_read_back_from_its_json():
         ),
         (
             {"gate": OPEN, "labels": 120},
-            "all 100 labels are in, and the test of policy-1 against SFT decides within the 0 labels "
-            "that autopilot may wait for with a probability of 60%",
+            "all 100 labels are in, and autopilot waits no longer for the test of policy-1 against SFT",
         ),
     ],
 )  # fmt: skip
 def test_autopilot_starts_training_for_a_reason(changes, why):
     assert why_start(budget(**changes), AUTOPILOT) == why
+
+
+def test_an_autopilot_that_may_not_wait_says_so():
+    at_once = replace(AUTOPILOT, autopilot_wait=0)
+    full = budget(gate=OPEN, labels=100)
+    why = "all 100 labels are in, and autopilot does not wait for the test of policy-1 against SFT"
+    assert why_start(full, at_once) == why
+    assert in_words(full, at_once).starts == f"Autopilot starts training now: {why}."
 
 
 def test_without_the_switches_nothing_starts_and_without_autopilot_only_at_all_labels():
