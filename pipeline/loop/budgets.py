@@ -28,18 +28,26 @@ SLOW = 0.25
 
 
 class Budgets:
-    """Reads budgets, and keeps the last one: the page and the loop ask every second or two."""
+    """Reads budgets, and keeps the last one: the page and the loop ask every second or two.
+
+    `blocked` says why training does not start, as sentences; empty if nothing prevents it.
+    """
 
     def __init__(
-        self, db: Database, reports: RewardReports, *, clock: Callable[[], float] = time.monotonic
+        self,
+        db: Database,
+        reports: RewardReports,
+        blocked: Callable[[Iteration, Config], str],
+        *,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._db, self._reports, self._clock = db, reports, clock
+        self._db, self._reports, self._blocked, self._clock = db, reports, blocked, clock
         self._lock = threading.Lock()
         self._known: tuple[object, int, float, float, LabelBudget] | None = None
 
-    def get(self, current: Iteration | None, config: Config, *, study: str = "") -> LabelBudget:
-        """The budget of `current`, the newest iteration; `study` names a study that runs."""
-        asked = (current, config, study)
+    def get(self, current: Iteration | None, config: Config) -> LabelBudget:
+        """The budget of `current`, the newest iteration."""
+        asked = (current, config)
         with self._lock:
             if self._known is not None:
                 known, committed, until, slow, budget = self._known
@@ -48,13 +56,13 @@ class Budgets:
                 if known == asked and (unchanged or moment < slow):
                     return budget
             committed, start = self._db.committed, self._clock()
-            budget = self._read(current, config, study)
+            budget = self._read(current, config)
             took = self._clock() - start
             slow = start + (SHARE * took if took > SLOW else 0.0)
             self._known = (asked, committed, start + FRESH, slow, budget)
             return budget
 
-    def _read(self, current: Iteration | None, config: Config, study: str) -> LabelBudget:
+    def _read(self, current: Iteration | None, config: Config) -> LabelBudget:
         if current is None:
             return in_words(LabelBudget(), config.labeling)
         found = LabelBudget(
@@ -63,10 +71,11 @@ class Budgets:
             labels=worker_files.labels_in(self._db, current),
             wanted=current.labels_wanted,
         )
-        if current.phase == "labeling":
-            found = self._with_gate(found, current, config.labeling.autopilot_wait)
-            found = replace(found, gain=self._gain(found.left, config))
-        return in_words(found, config.labeling, study=study)
+        if current.phase != "labeling":
+            return in_words(found, config.labeling)
+        found = self._with_gate(found, current, config.labeling.autopilot_wait)
+        found = replace(found, gain=self._gain(found.left, config))
+        return in_words(found, config.labeling, blocked=self._blocked(current, config))
 
     def _with_gate(self, found: LabelBudget, current: Iteration, wait: int) -> LabelBudget:
         policy, reference = iterations.candidate(self._db, current), models.newest(self._db, "sft")

@@ -75,14 +75,12 @@ def needed(
     return replace(budget, gate=gate, more=more, more_low=more_low, more_high=more_high)
 
 
-def in_words(budget: LabelBudget, labeling: LabelingConfig, *, study: str = "") -> LabelBudget:
-    """The budget with its sentences; `study` names a study that keeps training from starting."""
+def in_words(budget: LabelBudget, labeling: LabelingConfig, *, blocked: str = "") -> LabelBudget:
+    """The budget with its sentences; `blocked` says why training does not start, as sentences."""
     if budget.phase != "labeling":
         return replace(budget, says=_not_labeling(budget))
-    says = [_about_gate(budget.gate, budget), _about_labels(budget)]
-    if study:
-        says.append(f"Training cannot start before the study {study} has ended.")
-    starts = "" if study else _starts(budget, labeling)
+    says = [_about_gate(budget.gate, budget), _about_labels(budget, bool(blocked)), blocked]
+    starts = "" if blocked else _starts(budget, labeling)
     return replace(budget, says=" ".join(filter(None, says)), starts=starts)
 
 
@@ -212,12 +210,13 @@ def _settled(gate: GateNeed) -> str:
     return f"{_test(gate)} has decided ({gate.decision})"
 
 
-def _about_labels(budget: LabelBudget) -> str:
+def _about_labels(budget: LabelBudget, blocked: bool) -> str:
     gate, gain = budget.gate, budget.gain
     waiting = gate.policy if gate and not gate.settled and not _hopeless(gate) else ""
     if not budget.left:
+        full = f"All {plural(budget.wanted, 'label')} are in"
         then = "you can train, or label until the test decides" if waiting else "you can train"
-        return f"All {plural(budget.wanted, 'label')} are in: {then}."
+        return f"{full}." if blocked else f"{full}: {then}."
     if gain is None:
         stays = f"; if you train before the test decides, {waiting} stays provisional"
         are = "is" if budget.left == 1 else "are"

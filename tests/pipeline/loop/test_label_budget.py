@@ -23,9 +23,9 @@ from storage.engine.database import Database
 from storage.gate_records import PolicyJudgment
 from storage.labeling import judgments, queue
 from storage.labeling.open_labels import open_labels
-from storage.records import Flag, new_id
+from storage.records import Flag, Study, new_id
 from storage.reports import ExpectedGain, GateNeed, LabelBudget, Trend, from_json, to_json
-from storage.tables import audit, iterations, models, policy_judgments
+from storage.tables import audit, iterations, models, policy_judgments, studies
 from tests.helpers.policy_world import add_iteration, add_models, compare
 from tests.helpers.reward_figures import write_curve
 
@@ -48,8 +48,10 @@ def budget(**changes: object) -> LabelBudget:
     return LabelBudget(**(values | changes))
 
 
-def said(labeling: LabelingConfig = BY_HAND, *, study: str = "", **changes: object) -> LabelBudget:
-    return in_words(budget(**changes), labeling, study=study)
+def said(
+    labeling: LabelingConfig = BY_HAND, *, blocked: str = "", **changes: object
+) -> LabelBudget:
+    return in_words(budget(**changes), labeling, blocked=blocked)
 
 
 def rows(*outcomes: float, first: str = "policy-1", second: str = "sft-1") -> list[PolicyJudgment]:
@@ -174,10 +176,13 @@ def test_the_sentence_says_how_many_more_labels_and_what_for(changes, says):
     assert said(**changes).says == says
 
 
-def test_a_study_keeps_training_from_starting():
-    found = said(AUTOPILOT, study="betas", gate=DECIDED, gain=SMALL)
-    assert found.says.endswith("Training cannot start before the study betas has ended.")
+def test_training_that_cannot_start_is_not_promised():
+    reason = "Training cannot start yet. The study betas is running."
+    found = said(AUTOPILOT, blocked=reason, gate=DECIDED, gain=SMALL)
+    assert found.says.endswith(f": you can stop now. {reason}")
     assert found.starts == ""
+    done = said(AUTOPILOT, blocked=reason, gate=DECIDED, labels=100)
+    assert done.says.endswith(f"All 100 labels are in. {reason}")
 
 
 def test_the_budget_is_read_back_from_its_json():
@@ -389,6 +394,21 @@ def test_a_curve_that_still_rises_keeps_labeling(world: Database):
     assert gain.low > 0
 
 
+def test_a_running_study_keeps_training_from_starting(world: Database):
+    compare(world, "policy-1", "sft-1", ["first", "second", None])
+    with loop_of(world, auto_train=True) as loop:
+        assert loop.label_budget().starts == "Training starts by itself with 28 labels."
+        study = Study(
+            id="sweep-betas", kind="sweep", name="betas", status="running", repeats="run-1", iteration=1
+        )  # fmt: skip
+        studies.save(world, study)
+        found = loop.label_budget()
+        assert found.says.endswith(
+            "Training cannot start yet. The study betas is running. Wait until it ends, or cancel it."
+        )
+        assert found.starts == ""
+
+
 def test_a_ruling_settles_the_gate(world: Database):
     compare(world, "policy-1", "sft-1", ["first", None])
     with loop_of(world) as loop:
@@ -403,7 +423,10 @@ def test_the_first_iteration_has_no_candidate(db: Database):
     compare(db, "sft-1", "sft-1", ["first", None], arm="random", iteration=1)
     with loop_of(db) as loop:
         found = loop.label_budget()
-        assert (found.gate, found.offered, found.says) == (None, 1, "4 of 5 labels are left.")
+        assert (found.gate, found.offered) == (None, 1)
+        assert found.says.startswith(
+            "4 of 5 labels are left. Training cannot start yet. All judgments are on one prompt."
+        )
 
 
 def test_a_budget_is_read_again_after_a_judgment_or_five_seconds(world: Database):
@@ -411,7 +434,7 @@ def test_a_budget_is_read_again_after_a_judgment_or_five_seconds(world: Database
     compare(world, "policy-1", "sft-1", ["first", None])
     clock = [0.0]
     with loop_of(world) as loop:
-        read = Budgets(world, loop.reports, clock=lambda: clock[0])
+        read = Budgets(world, loop.reports, lambda *_: "", clock=lambda: clock[0])
         current = iterations.get(world, 2)
 
         def ask() -> LabelBudget:
@@ -439,7 +462,7 @@ def test_a_budget_that_takes_a_second_to_read_is_kept_for_twenty(
     compare(world, "policy-1", "sft-1", ["first"])
     times = iter([0.0, 1.0, 19.9, 20.0, 20.0, 21.0])  # begun, read, asked, asked, begun, read
     with loop_of(world) as loop:
-        read = Budgets(world, loop.reports, clock=lambda: next(times))
+        read = Budgets(world, loop.reports, lambda *_: "", clock=lambda: next(times))
         current = iterations.get(world, 2)
         first = read.get(current, Config())
         compare(world, "policy-1", "sft-1", ["first"])
