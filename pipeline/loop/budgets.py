@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from pipeline.config.sections import Config
 from pipeline.loop.label_budget import in_words, needed
-from pipeline.promotion.gate import RULINGS
+from pipeline.promotion.gate import standing
 from pipeline.reward.report.forecast import expected_gain
 from pipeline.reward.report.report import RewardReports
 from storage import worker_files
@@ -82,15 +82,14 @@ class Budgets:
         if policy is None or reference is None or policy == reference.id:
             return replace(found, offered=open_labels(self._db, current.number).labels)
         pair = (policy, reference.id)
-        rows = policy_judgments.judged(self._db, between=pair)
+        evidence = policy_judgments.evidence(self._db, between=pair)
+        rows = evidence.judged
         offered = open_labels(
             self._db, current.number, compared=pair, judged={row.prompt for row in rows}
         )
-        rulings = {each.policy: each.ruling for each in policy_judgments.overrides(self._db)}
         return needed(
             replace(found, offered=offered.labels),
-            policy=policy,
-            ruled=rulings.get(policy) in RULINGS,
+            standing(evidence, policy),
             rows=rows,
             prompts=offered.prompts,
             wait=wait,

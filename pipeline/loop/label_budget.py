@@ -6,10 +6,11 @@ Pure functions.  `pipeline/loop/budgets.py` reads what they need from the worksp
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from pipeline.config.sections import LabelingConfig
+from pipeline.promotion.gate import RULINGS
 from pipeline.promotion.time_to_decision import (
     HORIZON,
     LabelsToDecision,
@@ -18,6 +19,7 @@ from pipeline.promotion.time_to_decision import (
 )
 from pipeline.statistics.sequential_test import first_outcomes, sequential_test
 from storage.gate_records import PolicyJudgment
+from storage.gate_report import Standing
 from storage.reports import ExpectedGain, GateNeed, LabelBudget
 from storage.wording import plural, points
 
@@ -33,30 +35,32 @@ _HARDLY = 0.05
 
 def needed(
     budget: LabelBudget,
+    candidate: Standing,
     *,
-    policy: str,
-    ruled: bool,
     rows: Sequence[PolicyJudgment],
     prompts: int,
     wait: int,
 ) -> LabelBudget:
-    """The budget with what the test of `policy` against SFT needs.
+    """The budget with what the test of the `candidate` against SFT needs.
 
     `rows` are the judgments between the two, the oldest first.  The queue still offers a first
     judgment on `prompts` prompts, and the researcher lets autopilot wait for `wait` labels.
     """
+    policy, canary = candidate.policy, candidate.canary
     outcomes = [row.outcome if row.first == policy else 1 - row.outcome for row in rows]
     asked = [row.prompt for row in rows]
     test = sequential_test(outcomes, asked)
     gate = GateNeed(
         policy=policy,
         decision=test.decision,
-        ruled=ruled,
+        ruled=candidate.ruling is not None and candidate.ruling.ruling in RULINGS,
+        alarm=candidate.alarm is not None and candidate.alarm.alarm,
+        canary=None if not (canary and canary.holds) else "blocks" if canary.blocks else "holds",
         judgments=test.prompts,
         pairs=prompts,
         horizon=HORIZON,
     )
-    if gate.settled:
+    if gate.settled or gate.decision != "go on":
         return replace(budget, gate=gate)
     forecast = time_to_decision(Tally.of(first_outcomes(outcomes, asked).tolist()))
     in_labels = LabelsToDecision(forecast, budget.offered, prompts)
@@ -102,6 +106,8 @@ def why_start(budget: LabelBudget, labeling: LabelingConfig) -> str | None:
         return full
     if gate.settled:
         return f"{full}, and {_settled(gate)}"
+    if gate.decision != "go on":
+        return f"{full}, and {_alarmed(gate)}"
     if _waits(budget, labeling):
         return None
     if not (allowed := _allowed(budget, labeling)):
@@ -140,10 +146,13 @@ def _starts(budget: LabelBudget, labeling: LabelingConfig) -> str:
             "Autopilot waits until the test has decided, for at most "
             f"{plural(_allowed(budget, labeling), 'more label')}."
         )
+    decided = "the test has decided"
+    if budget.gate and budget.gate.alarm and not budget.gate.settled:
+        decided = f"the alarm has ended, {decided}"
     return (
         f"Autopilot starts training with {plural(budget.wanted, 'label')}, or from "
-        f"{least_labels(budget):,} on when the test has decided and the labels that are left would "
-        "add less than a point of accuracy."
+        f"{least_labels(budget):,} on when {decided} and the labels that are left would add less than "
+        "a point of accuracy."
     )
 
 
@@ -167,6 +176,12 @@ def _about_gate(gate: GateNeed | None, budget: LabelBudget) -> str:
         return ""
     if gate.settled:
         return f"{_capital(_settled(gate))}: the gate needs no more judgments."
+    if gate.decision != "go on":
+        return f"{_capital(_alarmed(gate))}: more judgments on the gate may end the alarm."
+    return " ".join(filter(None, (_until_decision(gate, budget), *_whatever_it_decides(gate))))
+
+
+def _until_decision(gate: GateNeed, budget: LabelBudget) -> str:
     test = _test(gate)
     if budget.more is not None and gate.median is not None:
         within = _range(budget.more_low, budget.more_high, budget.offered)
@@ -178,6 +193,13 @@ def _about_gate(gate: GateNeed | None, budget: LabelBudget) -> str:
     if _hopeless(gate):
         chance = f"{'will hardly' if gate.pairs else 'cannot'} decide in this iteration"
     return f"{_capital(test)} {chance}: it needs {_gate_judgments(gate)}, and {_pairs(gate)} left."
+
+
+def _whatever_it_decides(gate: GateNeed) -> Iterator[str]:
+    if gate.alarm:
+        yield f"The over-optimization alarm blocks {gate.policy} until more judgments end it."
+    if gate.canary:
+        yield f"The canary keeps {gate.policy} from being promoted, whatever the test decides."
 
 
 def _hopeless(gate: GateNeed) -> bool:
@@ -207,7 +229,18 @@ def _test(gate: GateNeed) -> str:
 def _settled(gate: GateNeed) -> str:
     if gate.ruled:
         return f"a researcher has ruled on {gate.policy}"
+    if gate.canary == "blocks":
+        return f"the canary blocks {gate.policy}"
+    held = gate.canary and gate.decision == "better"
+    return f"{_decided(gate)}, but the canary holds {gate.policy} back" if held else _decided(gate)
+
+
+def _decided(gate: GateNeed) -> str:
     return f"{_test(gate)} has decided ({gate.decision})"
+
+
+def _alarmed(gate: GateNeed) -> str:
+    return f"{_decided(gate)}, but the over-optimization alarm blocks {gate.policy}"
 
 
 def _about_labels(budget: LabelBudget, blocked: bool) -> str:
@@ -219,6 +252,8 @@ def _about_labels(budget: LabelBudget, blocked: bool) -> str:
         return f"{full}." if blocked else f"{full}: {then}."
     if gain is None:
         stays = f"; if you train before the test decides, {waiting} stays provisional"
+        if gate and gate.alarm:
+            stays = f"; if you train before the alarm ends, {waiting} stays blocked"
         are = "is" if budget.left == 1 else "are"
         counted = f"{budget.left:,} of {plural(budget.wanted, 'label')} {are} left"
         return f"{counted}{stays if waiting else ''}."

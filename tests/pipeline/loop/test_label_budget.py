@@ -16,16 +16,18 @@ from pipeline.loop import budgets
 from pipeline.loop.budgets import Budgets
 from pipeline.loop.label_budget import in_words, least_labels, needed, why_start
 from pipeline.loop.loop import Loop
+from pipeline.promotion.gate import standing
 from pipeline.reward.report.forecast import FULL_MODEL, expected_gain
 from pipeline.reward.report.learning_curve import BLOCKS, COLUMNS, ORDERS, file_of
 from pipeline.reward.report.report import curve_place
 from storage.engine.database import Database
-from storage.gate_records import PolicyJudgment
+from storage.gate_records import Evidence, PolicyJudgment
 from storage.labeling import judgments, queue
 from storage.labeling.open_labels import open_labels
 from storage.records import Flag, Study, new_id
 from storage.reports import ExpectedGain, GateNeed, LabelBudget, Trend, from_json, to_json
 from storage.tables import audit, iterations, models, policy_judgments, studies
+from tests.helpers.gate_evidence import canary_results
 from tests.helpers.policy_world import add_iteration, add_models, compare
 from tests.helpers.reward_figures import write_curve
 
@@ -35,6 +37,7 @@ BY_HAND = LabelingConfig()
 AT_ALL_LABELS = LabelingConfig(auto_train=True)
 AUTOPILOT = LabelingConfig(auto_train=True, autopilot=True, autopilot_wait=20)
 SMALL = ExpectedGain(labels=40, gain=0.002, low=-0.004, high=0.008)
+CANDIDATE = standing(Evidence(policies=["sft-1", "policy-1"], reference="sft-1"), "policy-1")
 DECIDED = GateNeed(policy="policy-1", decision="better", judgments=12, horizon=500)
 OPEN = GateNeed(
     policy="policy-1", decision="go on", judgments=11, horizon=500, pairs=30, median=36, low=12,
@@ -72,7 +75,7 @@ def test_one_win_short_of_a_decision_the_next_judgment_on_the_gate_probably_deci
     that the queue offers is on the gate."""
     found = needed(
         budget(labels=99, offered=1),
-        policy="policy-1", ruled=False, rows=rows(*[1.0] * 11), prompts=1, wait=0,
+        CANDIDATE, rows=rows(*[1.0] * 11), prompts=1, wait=0,
     )  # fmt: skip
     assert found.gate is not None
     assert (found.gate.median, found.gate.low, found.more, found.more_low) == (1, 1, 1, 1)
@@ -86,16 +89,17 @@ def test_one_win_short_of_a_decision_the_next_judgment_on_the_gate_probably_deci
 
 
 def test_a_judgment_whose_sides_are_stored_the_other_way_round_counts_the_same():
-    given = {"policy": "policy-1", "ruled": False, "prompts": 20, "wait": 0}
+    given = {"prompts": 20, "wait": 0}
     turned = rows(*[0.0] * 9, first="sft-1", second="policy-1")
-    assert needed(budget(), rows=turned, **given) == needed(
-        budget(), rows=rows(*[1.0] * 9), **given
+    assert needed(budget(), CANDIDATE, rows=turned, **given) == needed(
+        budget(), CANDIDATE, rows=rows(*[1.0] * 9), **given
     )
 
 
 def test_a_second_judgment_of_a_prompt_changes_nothing():
-    once, given = rows(*[1.0] * 9), {"policy": "policy-1", "ruled": False, "prompts": 20, "wait": 0}
-    assert needed(budget(), rows=once + once, **given) == needed(budget(), rows=once, **given)
+    once, given = rows(*[1.0] * 9), {"prompts": 20, "wait": 0}
+    twice = needed(budget(), CANDIDATE, rows=once + once, **given)
+    assert twice == needed(budget(), CANDIDATE, rows=once, **given)
 
 
 @pytest.mark.parametrize(
@@ -156,6 +160,44 @@ def test_the_labels_that_are_left_add_the_slope_per_doubling(measured, now, more
             "A researcher has ruled on policy-1: the gate needs no more judgments. The 40 labels left "
             "would add +0.2 points of accuracy (95%: −0.4 to +2.0), which is uncertain.",
         ),
+        (
+            {"gate": replace(OPEN, by_pairs=0.3, alarm=True)},
+            "The test of policy-1 against SFT decides in this iteration with a probability of 30%: it "
+            "needs about 35 more judgments on the gate (90%: 12 to 95), and 30 such pairs are left. The "
+            "over-optimization alarm blocks policy-1 until more judgments end it. 40 of 100 labels are "
+            "left; if you train before the alarm ends, policy-1 stays blocked.",
+        ),
+        (
+            {"gate": replace(OPEN, by_pairs=0.3, canary="holds")},
+            "The test of policy-1 against SFT decides in this iteration with a probability of 30%: it "
+            "needs about 35 more judgments on the gate (90%: 12 to 95), and 30 such pairs are left. The "
+            "canary keeps policy-1 from being promoted, whatever the test decides. 40 of 100 labels are "
+            "left; if you train before the test decides, policy-1 stays provisional.",
+        ),
+        (
+            {"gate": replace(OPEN, canary="blocks")},
+            "The canary blocks policy-1: the gate needs no more judgments. 40 of 100 labels are left.",
+        ),
+        (
+            {"gate": replace(DECIDED, alarm=True)},
+            "The test of policy-1 against SFT has decided (better), but the over-optimization alarm "
+            "blocks policy-1: more judgments on the gate may end the alarm. 40 of 100 labels are left.",
+        ),
+        (
+            {"gate": replace(DECIDED, decision="worse", alarm=True, canary="holds")},
+            "The test of policy-1 against SFT has decided (worse): the gate needs no more judgments. 40 "
+            "of 100 labels are left.",
+        ),
+        (
+            {"gate": replace(DECIDED, canary="holds")},
+            "The test of policy-1 against SFT has decided (better), but the canary holds policy-1 back: "
+            "the gate needs no more judgments. 40 of 100 labels are left.",
+        ),
+        (
+            {"gate": replace(OPEN, ruled=True, canary="blocks", alarm=True)},
+            "A researcher has ruled on policy-1: the gate needs no more judgments. 40 of 100 labels are "
+            "left.",
+        ),
         ({"gate": None}, "40 of 100 labels are left."),
         ({"gate": None, "labels": 100}, "All 100 labels are in: you can train."),
         (
@@ -205,6 +247,17 @@ def test_the_budget_is_read_back_from_its_json():
         ({"gate": DECIDED, "gain": replace(SMALL, high=0.01)}, None),  # it may be a whole point
         ({"gate": DECIDED, "gain": None}, None),  # no learning curve
         ({"gate": OPEN, "gain": SMALL}, None),  # the test has not decided
+        ({"gate": replace(DECIDED, alarm=True), "gain": SMALL}, None),  # more judgments may end it
+        (
+            {"gate": replace(DECIDED, alarm=True), "labels": 100},
+            "all 100 labels are in, and the test of policy-1 against SFT has decided (better), but the "
+            "over-optimization alarm blocks policy-1",
+        ),
+        (
+            {"gate": replace(OPEN, canary="blocks"), "gain": SMALL},
+            "the canary blocks policy-1, and 40 more labels would add less than a point of accuracy "
+            "(95%: −0.4 to +0.8)",
+        ),
         ({"gate": None, "gain": SMALL}, None),  # nothing to decide: the first iteration
         ({"gate": None, "labels": 100}, "all 100 labels are in"),
         (
@@ -250,6 +303,10 @@ def test_the_page_says_when_training_starts_by_itself():
     assert said(AUTOPILOT, gate=OPEN).starts == (
         "Autopilot starts training with 100 labels, or from 50 on when the test has decided and the "
         "labels that are left would add less than a point of accuracy."
+    )
+    assert said(AUTOPILOT, gate=replace(DECIDED, alarm=True)).starts == (
+        "Autopilot starts training with 100 labels, or from 50 on when the alarm has ended, the test has "
+        "decided and the labels that are left would add less than a point of accuracy."
     )
     assert said(AUTOPILOT, gate=OPEN, labels=105).starts == (
         "Autopilot waits until the test has decided, for at most 15 more labels."
@@ -415,6 +472,27 @@ def test_a_ruling_settles_the_gate(world: Database):
         assert "ruled" not in loop.label_budget().says
         policy_judgments.override(world, "policy-1", "promote", reason="seen enough")
         assert loop.label_budget().says.startswith("A researcher has ruled on policy-1")
+
+
+def test_a_block_by_the_canary_settles_the_gate(world: Database):
+    compare(world, "policy-1", "sft-1", ["first", None])
+    lost = to_json(canary_results(lost=14, gained=2))  # 12 points, more than chance
+    iterations.save(world, replace(iterations.get(world, 1), evaluation={"canary": lost}))
+    with loop_of(world) as loop:
+        assert loop.label_budget().says.startswith(
+            "The canary blocks policy-1: the gate needs no more judgments. 27 of 28 labels are left."
+        )
+
+
+def test_an_alarm_blocks_until_more_judgments_end_it(world: Database):
+    """The reward model predicts 95% wins on 24 prompts, and people give half."""
+    compare(world, "policy-1", "sft-1", ["first", "second"] * 12, predicted=0.95)
+    compare(world, "policy-1", "sft-1", [None] * 40)
+    with loop_of(world) as loop:
+        found = loop.label_budget()
+        assert found.gate is not None
+        assert (found.gate.alarm, found.gate.decision, found.gate.settled) == (True, "go on", False)
+        assert "The over-optimization alarm blocks policy-1 until more" in found.says
 
 
 def test_the_first_iteration_has_no_candidate(db: Database):
