@@ -192,7 +192,7 @@ def _until_decision(gate: GateNeed, budget: LabelBudget) -> str:
     chance = f"decides in this iteration with a probability of {gate.by_pairs:.0%}"
     if _hopeless(gate):
         chance = f"{'will hardly' if gate.pairs else 'cannot'} decide in this iteration"
-    return f"{_capital(test)} {chance}: it needs {_gate_judgments(gate)}, and {_pairs(gate)} left."
+    return f"{_capital(test)} {chance}: it {_needs(gate)}, and {_pairs(gate)} left."
 
 
 def _whatever_it_decides(gate: GateNeed) -> Iterator[str]:
@@ -206,13 +206,13 @@ def _hopeless(gate: GateNeed) -> bool:
     return gate.by_pairs < _HARDLY
 
 
-def _gate_judgments(gate: GateNeed) -> str:
+def _needs(gate: GateNeed) -> str:
     within = _range(gate.low, gate.high, gate.horizon)
     if gate.median is None:
-        middle = f"probably more than {gate.horizon:,}"
+        needs = f"probably needs more than {gate.horizon:,} further judgments"
     else:
-        middle = f"about {_rounded(gate.median):,}"
-    return f"{middle} more judgments on the gate (90%: {within})"
+        needs = f"needs about {plural(_rounded(gate.median), 'more judgment')}"
+    return f"{needs} on the gate (90%: {within})"
 
 
 def _pairs(gate: GateNeed) -> str:

@@ -139,9 +139,9 @@ def test_the_labels_that_are_left_add_the_slope_per_doubling(measured, now, more
         ),
         (
             {"gate": replace(OPEN, by_pairs=0.04, median=None, high=None, pairs=1)},
-            "The test of policy-1 against SFT will hardly decide in this iteration: it needs probably "
-            "more than 500 more judgments on the gate (90%: 12 to more than 500), and one such pair is "
-            "left. 40 of 100 labels are left.",
+            "The test of policy-1 against SFT will hardly decide in this iteration: it probably needs "
+            "more than 500 further judgments on the gate (90%: 12 to more than 500), and one such pair "
+            "is left. 40 of 100 labels are left.",
         ),
         (
             {"gate": replace(OPEN, by_pairs=0.0, pairs=0), "gain": SMALL},
