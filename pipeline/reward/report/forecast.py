@@ -141,7 +141,8 @@ def forecast(found: Trend | None, labels: int) -> Forecast:
 def expected_gain(found: Trend, *, measured: int, now: int, more: int) -> ExpectedGain | None:
     """The gain from `more` labels in addition to the `now` labels of today.
 
-    The curve ends at `measured` labels.  None if there are no more labels, or if they would more
+    The curve ends at `measured` labels.  All three count judgments that a model may learn from,
+    without edits, which grow with them.  None if there are no more labels, or if they would more
     than double the curve, which is beyond its range.
     """
     if more <= 0 or now < measured or measured <= 0 or now + more > 2 * measured:
