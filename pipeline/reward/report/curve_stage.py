@@ -1,11 +1,11 @@
 """The learning-curve stage: trains the reward model again on fewer labels.
 
 inputs/ has the judgments and edits that a reward model was trained on and its predictions on the
-held-out judgments.  The training prompts are divided into four blocks.  In order r, the models at 25, 50 and 75%
-learn from one, two and three blocks, starting with block r and wrapping around.  Within an order the
-training sets are nested; over all orders each judgment is unseen at each share.  The results of each
-model on unseen judgments go to outputs/ORDER-BLOCKS.parquet, so an interrupted study continues with
-the next model.
+held-out judgments.  The training prompts are divided into four blocks.  In order r, the models at
+25, 50 and 75% learn from one, two and three blocks, starting with block r and wrapping around.
+Within an order the training sets are nested; over all orders each judgment is unseen at each share.
+The results of each model on unseen judgments go to outputs/ORDER-BLOCKS.parquet, so an interrupted
+study continues with the next model.
 """
 
 from __future__ import annotations
