@@ -24,7 +24,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -46,6 +45,7 @@ from pipeline.promotion.time_to_decision import (
     leads,
     time_to_decision,
 )
+from pipeline.statistics.winrate import standard_error
 
 WIN_RATES = (0.45, 0.5, 0.55, 0.6, 0.65, 0.7, 0.75)
 TIES = (0.0, 0.1, 0.2, 0.3, 0.4)
@@ -174,7 +174,7 @@ def summary(rows: Columns) -> dict[str, Any]:
     return {
         "asked": held.size,
         "coverage": float(held.mean()),
-        "standard error": standard_error(held, rows["test"]),
+        "standard error": standard_error(held, rows["test"].tolist()),
         "below": float(rows["below"].mean()),
         "above": float(rows["above"].mean()),
         "open": float(rows["open"].mean()),
@@ -183,13 +183,6 @@ def summary(rows: Columns) -> dict[str, Any]:
         "bias": float((rows["promised"] - rows["kept"]).mean()),
         "in labels": float(rows["in labels"].mean()),
     }
-
-
-def standard_error(values: np.ndarray, clusters: np.ndarray) -> float:
-    """Of the mean, over independent clusters."""
-    number = np.unique(clusters, return_inverse=True)[1]
-    left = np.bincount(number, values - values.mean())
-    return math.sqrt(float(left @ left)) / values.size
 
 
 def table(rows: Columns, by: str) -> list[dict[str, Any]]:
@@ -212,7 +205,7 @@ def promises(rows: Columns) -> list[dict[str, Any]]:
                 {
                     "probability": f"{low:g} to {high:g}", "asked": part["kept"].size,
                     "promised": float(part["promised"].mean()), "kept": float(part["kept"].mean()),
-                    "standard error": standard_error(part["kept"], part["test"]),
+                    "standard error": standard_error(part["kept"], part["test"].tolist()),
                 }
             )  # fmt: skip
     return found
@@ -230,11 +223,11 @@ def lowest_scenario(rows: Columns) -> dict[str, Any] | None:
 
 
 def failures(rows: Sequence[dict[str, Any]]) -> list[str]:
-    """A sentence for each coverage that is below the level."""
+    """A sentence for each coverage that is below the level; a single test shows nothing."""
     return [
         f"coverage {row['coverage']:.3f} after {row['after']} judgments"
         for row in rows
-        if row["coverage"] < LEVEL - 2 * row["standard error"]
+        if row["standard error"] is not None and row["coverage"] < LEVEL - 2 * row["standard error"]
     ]
 
 

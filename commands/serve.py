@@ -27,6 +27,7 @@ from storage.engine.database import Database
 from storage.engine.watch import Watch
 from storage.engine.workspace import SERVER, SETTINGS, publish_server
 from storage.tables import annotators, iterations, runs, studies
+from storage.wording import plural
 
 if TYPE_CHECKING:
     from labeler import ports
@@ -57,7 +58,7 @@ def init(
     place = "" if workspace == DEFAULT else f" --workspace {shlex.quote(str(workspace))}"
     added = _add_prompts(workspace, prompts_file) if prompts_file else 0
     if added:
-        print(f"Added {added:,} prompt{'' if added == 1 else 's'}.")
+        print(f"Added {plural(added, 'prompt')}.")
     elif settings.model.name != "demo":
         print(f"Next, add prompts: python launch.py import --prompts FILE.jsonl{place}")
         print(f"Then start the studio: python launch.py serve{place}")

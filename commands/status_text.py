@@ -18,6 +18,7 @@ from storage.status import (
     Status,
 )
 from storage.tables.run_resources import GpuUse, ResourceUse
+from storage.wording import plural
 
 WIDTH = 20
 """Characters of a label."""
@@ -129,7 +130,7 @@ def _data(found: Status) -> list[Row]:
         ("Pairs", f"{found.comparisons:,}" if found.comparisons else ""),
         ("Judgments", judgments),
         ("Edited responses", f"{found.edits:,}" if found.edits else ""),
-        ("Have judged", _plural(found.annotators, "annotator") if found.annotators else ""),
+        ("Have judged", plural(found.annotators, "annotator") if found.annotators else ""),
     ]
 
 
@@ -138,7 +139,7 @@ def _agreement(found: Agreement) -> list[Row]:
         return []
     few = " (too few for a reliable figure)" if found.items < MIN_ITEMS else ""
     return [
-        ("Measured on", f"{_plural(found.items, 'pair')} judged by two or more people{few}"),
+        ("Measured on", f"{plural(found.items, 'pair')} judged by two or more people{few}"),
         ("Same answer", _percent(found.percent, found.percent_interval)),
         ("Krippendorff's α", _number(found.alpha, found.alpha_interval)),
         ("Ordinal α", _number(found.alpha_ordinal, found.alpha_ordinal_interval)),
@@ -159,7 +160,7 @@ def _kappas(found: Agreement) -> list[str]:
 
 def _checks(found: ChecksStatus) -> list[Row]:
     asked = "asked of annotators first" if found.practice_asked else "not asked"
-    practice = f"{_plural(found.practice_pairs, 'pair')}, {asked}" if found.practice_pairs else ""
+    practice = f"{plural(found.practice_pairs, 'pair')}, {asked}" if found.practice_pairs else ""
     return [
         ("Gold pairs", f"{found.gold_pairs:,}" if found.gold_pairs else ""),
         ("Gold answers", _matched(found.gold)),
@@ -209,7 +210,7 @@ def _reward_model(found: RewardModelStatus | None) -> str:
     parts = []
     if found.accuracy is not None:
         measured = found.held_out_preferences
-        on = f" on {_plural(measured, 'held-out preference')}" if measured is not None else ""
+        on = f" on {plural(measured, 'held-out preference')}" if measured is not None else ""
         parts.append(f"accuracy {found.accuracy:.0%}{on}")
     if found.log_loss is not None:
         parts.append(f"log-loss {found.log_loss:.3g}")
@@ -228,7 +229,3 @@ def _number(value: float | None, interval: Sequence[float] | None) -> str:
     if value is None:
         return ""
     return f"{value:.2f}" + (f" ({interval[0]:.2f} to {interval[1]:.2f})" if interval else "")
-
-
-def _plural(count: int, noun: str) -> str:
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"

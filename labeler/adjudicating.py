@@ -12,7 +12,7 @@ from fastapi import APIRouter, Form, Request
 from fastapi.responses import HTMLResponse
 from markupsafe import Markup
 
-from labeler.html.components import conversation, plural, prose, render, sentence
+from labeler.html.components import conversation, prose, render, sentence
 from labeler.html.markdown import render_pair
 from labeler.theme import attribute, theme_of
 from storage.engine.database import Database
@@ -20,6 +20,7 @@ from storage.errors import Conflict
 from storage.labeling import adjudication
 from storage.labeling.adjudication import GivenRuling, WaitingPair
 from storage.records import MAX_REASON_LENGTH, Annotator, ScreenOutcome, new_id
+from storage.wording import plural
 
 OUTCOMES: dict[ScreenOutcome, str] = {
     "a": "A is better",

@@ -17,6 +17,7 @@ from typing import Any, Literal
 from urllib.parse import urlsplit
 
 from storage.records import check_choice, now
+from storage.wording import shortened
 
 Via = Literal["browser", "token", "command line", "studio"]
 """`studio` is the studio itself, such as when it starts training by itself."""
@@ -81,7 +82,7 @@ class Noted:
 
 def short(text: str) -> str:
     """The beginning of a text."""
-    return text if len(text) <= MAX_TEXT_LENGTH else text[: MAX_TEXT_LENGTH - 1] + "…"
+    return shortened(text, MAX_TEXT_LENGTH)
 
 
 def of_account(before: Entry | None, after: Entry) -> Noted | None:

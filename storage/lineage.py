@@ -13,6 +13,7 @@ from storage.engine.database import Database
 from storage.errors import NotFound
 from storage.records import ModelRole, ModelVersion
 from storage.tables import models, snapshot_contents
+from storage.wording import plural
 
 # One query for all models each: a query for each model reads the same tables again.
 _SHOWN = """
@@ -170,8 +171,8 @@ def _lines(node: LineageNode, *, indent: str, label: str) -> Iterator[str]:
     deeper = indent + "  "
     if node.completions:
         yield (
-            f"{deeper}sampled {_many(node.completions, 'completion')} for "
-            f"{_many(node.comparisons, 'comparison')} with {_many(node.judgments, 'judgment')}"
+            f"{deeper}sampled {plural(node.completions, 'completion')} for "
+            f"{plural(node.comparisons, 'comparison')} with {plural(node.judgments, 'judgment')}"
         )
     if node.parent:
         yield from _lines(node.parent, indent=deeper, label="started from ")
@@ -187,10 +188,10 @@ def _lines(node: LineageNode, *, indent: str, label: str) -> Iterator[str]:
         return
     yield (
         f"{deeper}trained on snapshot {snapshot.hash}: "
-        f"{_many(snapshot.judgments, 'judgment')} by {_many(snapshot.annotators, 'annotator')}"
+        f"{plural(snapshot.judgments, 'judgment')} by {plural(snapshot.annotators, 'annotator')}"
     )
     for judged in snapshot.judged:
-        label = f"{_many(judged.judgments, 'judgment')} on responses of "
+        label = f"{plural(judged.judgments, 'judgment')} on responses of "
         yield from _lines(judged.policy, indent=deeper + "  ", label=label)
 
 
@@ -203,7 +204,3 @@ def _title(node: LineageNode) -> str:
     turn = "" if node.iteration is None else f", iteration {node.iteration}"
     method = f" by {node.method.upper()}" if node.method else ""
     return f"{node.id}{name} ({node.role}{method}{turn})"
-
-
-def _many(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"

@@ -11,6 +11,7 @@ from storage.engine.database import Database
 from storage.records import ModelVersion
 from storage.tables import iterations, models, snapshot_contents
 from storage.tables.snapshot_contents import SnapshotContents
+from storage.wording import plural
 
 NodeKind = Literal["sft", "pairs", "snapshot", "reward", "policy"]
 EdgeKind = Literal["sampled", "judged", "extended", "trained", "rewarded", "started"]
@@ -178,8 +179,7 @@ def describe(node: GraphNode) -> str:
         case "pairs":
             return f"{node.pairs:,} pairs, {node.judgments:,} judgments"
         case "snapshot":
-            people = "annotator" if node.annotators == 1 else "annotators"
-            return f"{node.judgments:,} judgments, {node.annotators} {people}"
+            return f"{node.judgments:,} judgments, {plural(node.annotators, 'annotator')}"
         case "reward":
             return "reward model" if node.accuracy is None else f"accuracy {node.accuracy:.0%}"
         case "policy":

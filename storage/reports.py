@@ -346,6 +346,10 @@ class GateNeed:
     decision: Decision
     ruled: bool = False
     """Whether a researcher's ruling replaces the test."""
+    alarm: bool = False
+    """Whether the over-optimization alarm blocks the policy, until more judgments end it."""
+    canary: Literal["holds", "blocks"] | None = None
+    """Whether the canary keeps the policy from being promoted, or blocks it; no judgment changes that."""
     judgments: int
     """First judgments of a prompt so far."""
     median: int | None = None
@@ -363,8 +367,10 @@ class GateNeed:
 
     @property
     def settled(self) -> bool:
-        """Whether further judgments cannot change the verdict of the test."""
-        return self.ruled or self.decision != "go on"
+        """Whether further judgments cannot change the verdict, unless they raise an alarm."""
+        if self.ruled or self.canary == "blocks" or self.decision == "worse":
+            return True
+        return self.decision == "better" and not self.alarm
 
 
 @dataclass(frozen=True, kw_only=True)

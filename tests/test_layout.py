@@ -21,6 +21,7 @@ PURE = (
     "storage.gate_report",
     "storage.generation_records",
     "storage.reports",
+    "storage.wording",
 )
 """What all of `pipeline` may import of storage: records, reports and formulas, without a database."""
 

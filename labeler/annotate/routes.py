@@ -119,6 +119,14 @@ class ActBody(BaseModel):
         return _with_few_names(value)
 
 
+def _not_a_truth_value(value: Any) -> Any:
+    # True equals 1, and pydantic's Literal would take it for 1.
+    if isinstance(value, bool):
+        raise ValueError("must be 1 (slightly), 2 (clearly) or 3 (much), not true or false")
+    return value
+
+
+Strength = Annotated[Literal[1, 2, 3], BeforeValidator(_not_a_truth_value)]
 Place = Annotated[int, Field(ge=0, strict=True)]
 
 
@@ -151,7 +159,7 @@ class JudgmentBody(ActBody):
 
     comparison: str = Field(min_length=1, max_length=200)
     outcome: ScreenOutcome
-    strength: Literal[1, 2, 3] | None = None
+    strength: Strength | None = None
     criteria: Annotated[
         dict[Criterion, Literal["a", "b", "tie"]],
         BeforeValidator(_with_few_names),

@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 from markupsafe import Markup
 
+from storage import wording
 from storage.records import Message
 
 DASH = "–"
@@ -90,13 +91,14 @@ def decimal(value: float | None, digits: int = 2) -> str:
     """A number with fixed decimals, so that figures in a column line up."""
     if value is None or not math.isfinite(value):
         return DASH
-    return _minus(f"{value:z,.{digits}f}")
+    return wording.decimal(value, digits)
 
 
 def signed(value: float | None, digits: int = 2) -> str:
     """Like `decimal`, with a sign before positive values too."""
-    text = decimal(value, digits)
-    return f"+{text}" if value is not None and 0 < value < math.inf else text
+    if value is None or not math.isfinite(value):
+        return DASH
+    return wording.signed(value, digits)
 
 
 def percent(value: float | None, digits: int = 0) -> str:
@@ -155,11 +157,6 @@ def sentence(text: str) -> str:
     if first.isalpha():
         text = text[:1].upper() + text[1:]
     return text if not text or text.endswith((".", "!", "?", "…")) else f"{text}."
-
-
-def plural(count: int, noun: str, nouns: str = "") -> str:
-    """``1 label``, ``2 labels``."""
-    return f"{count:,} {noun if count == 1 else nouns or noun + 's'}"
 
 
 # ------------------------------------------------------------------ pieces of a page

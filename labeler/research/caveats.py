@@ -9,6 +9,7 @@ from labeler.html import components
 from labeler.html.components import Markup
 from storage.records import Iteration, ModelVersion
 from storage.reports import RewardFigures, RewardReport, from_json
+from storage.wording import plural
 
 FEW = 30
 """With fewer held-out preferences, the 95% interval of an accuracy is at least 30 points wide."""
@@ -51,7 +52,7 @@ def accuracy_caveat(model: ModelVersion | None) -> str:
     """The weakness of a reward model, as the end of a sentence; empty if none is known."""
     figures = from_json(RewardFigures, model.summary if model else {})
     preferred, low = figures.held_out_preferences, figures.accuracy_low
-    count = components.plural(preferred, "held-out preference") if preferred is not None else ""
+    count = plural(preferred, "held-out preference") if preferred is not None else ""
     if low is not None and low <= 0.5:
         interval = components.interval(low, figures.accuracy_high)
         found = [

@@ -91,7 +91,9 @@ window.ksFields = (() => {
   function readable(sentence, setting) {
     const own = sentence.match(/^([\w.]+)=(.*?) (must be .*)$/s);
     const text = own && own[1] === setting.name ? own[3] : sentence;
-    return text[0].toUpperCase() + text.slice(1) + (/[.!?]$/.test(text) ? "" : ".");
+    // The name of a setting stays as it is written: "ppo.minibatch=8 must divide …".
+    const word = /^[a-z]+$/i.test(text.split(" ", 1)[0]);
+    return (word ? text[0].toUpperCase() + text.slice(1) : text) + (/[.!?]$/.test(text) ? "" : ".");
   }
 
   return { texts, same, matches, field };

@@ -17,6 +17,7 @@ from labeler.webhooks.sender import short
 from labeler.webhooks.wording import page, subject, told
 from storage.notification_records import Event
 from storage.tables.webhooks import Attempt
+from storage.wording import shortened
 
 TOTAL_SECONDS = 30.0
 """From the first connection attempt to the server's last answer."""
@@ -117,4 +118,4 @@ def _answered(code: int, answer: bytes | str) -> str:
 def _line(text: str, longest: int = _LONGEST) -> str:
     """Text in one line, without control characters: headers and the lines of the body end there."""
     plain = " ".join("".join(c if c.isprintable() else " " for c in text).split())
-    return plain if len(plain) <= longest else plain[: longest - 1] + "…"
+    return shortened(plain, longest)

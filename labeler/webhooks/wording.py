@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from urllib.parse import quote
 
 from storage.notification_records import Event, EventType
+from storage.wording import shortened
 
 TITLES: dict[EventType, str] = {
     "labels.reached": "Labels reached",
@@ -68,4 +69,4 @@ def page(event: Event) -> str:
 
 
 def _short(text: str) -> str:
-    return text if len(text) <= _SHOWN else text[: _SHOWN - 1] + "…"
+    return shortened(text, _SHOWN)

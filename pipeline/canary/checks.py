@@ -9,6 +9,7 @@ from typing import Any
 from pipeline.config.plugins import in_a_line, load_function
 from storage.gate_records import CanaryResults, CheckResults, LostAnswer
 from storage.records import Message, Prompt
+from storage.wording import shortened
 
 BUILT_IN = "pipeline.demo.canary:checks"
 """The canary of the embedded demo, which every researcher may name."""
@@ -77,8 +78,8 @@ class Canary:
         lost = [
             LostAnswer(
                 check=check.name,
-                prompt=_shortened(self.prompts[number][-1].content),
-                answer=_shortened(answers[number]),
+                prompt=shortened(self.prompts[number][-1].content, _SHOWN_LENGTH),
+                answer=shortened(answers[number], _SHOWN_LENGTH),
             )
             for check, number, ours, theirs in rows
             if theirs and not ours
@@ -153,7 +154,3 @@ def _passes(check: CanaryCheck, answer: str) -> bool:
 
 def _marks(passed: Any) -> str:
     return "".join("1" if each else "0" for each in passed)
-
-
-def _shortened(text: str) -> str:
-    return text if len(text) <= _SHOWN_LENGTH else f"{text[: _SHOWN_LENGTH - 1]}…"

@@ -24,6 +24,7 @@ from pipeline.runs.rundir import Job
 from pipeline.statistics.canary import canary_figures
 from storage.gate_report import CanaryFigures
 from storage.records import Message, derive_seed
+from storage.wording import shortened
 
 FLAG = "canary_loss"
 Respond = Callable[[Sequence[Sequence[int]], int], list[str]]
@@ -54,8 +55,7 @@ def require_canary_room(
 
 
 def _shown(prompt: Sequence[Message]) -> str:
-    text = prompt[-1].content
-    return repr(text if len(text) <= 40 else f"{text[:39]}…")
+    return repr(shortened(prompt[-1].content, 40))
 
 
 class CanaryWatch:

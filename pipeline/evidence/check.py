@@ -12,6 +12,7 @@ from pipeline.evidence.figures import figures
 from pipeline.evidence.sums import SUMS, changed_files, digest_of
 from pipeline.evidence.tables import Tables
 from storage.engine.database import Database
+from storage.wording import shortened
 
 _SHOWN = 20
 """Differences that are listed."""
@@ -29,7 +30,10 @@ def check(place: Path) -> tuple[list[str], bool]:
         stated_figures = evidence["figures"].items()
     except Exception as error:  # a damaged file can cause any
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        return [*lines, f"DIFFERENT: the figures cannot be computed: {_cut(reason)}"], False
+        return [
+            *lines,
+            f"DIFFERENT: the figures cannot be computed: {shortened(reason, 300)}",
+        ], False
     for subject, stated in stated_figures:
         differing = differences(stated, found.get(subject), subject)
         lines += differing[:_SHOWN]
@@ -73,11 +77,7 @@ def differences(stated: Any, found: Any, where: str = "figures") -> list[str]:
 
 
 def _short(value: Any) -> str:
-    return _cut(json.dumps(value, ensure_ascii=False), 80)
-
-
-def _cut(text: str, most: int = 300) -> str:
-    return text if len(text) <= most else f"{text[: most - 1]}…"
+    return shortened(json.dumps(value, ensure_ascii=False), 80)
 
 
 def leaves(value: Any) -> list[Any]:

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from pipeline.config.sections import Config
 from pipeline.loop.label_budget import in_words, needed
-from pipeline.promotion.gate import RULINGS
+from pipeline.promotion.gate import standing
 from pipeline.reward.report.forecast import expected_gain
 from pipeline.reward.report.report import RewardReports
 from storage import worker_files
@@ -28,18 +28,26 @@ SLOW = 0.25
 
 
 class Budgets:
-    """Reads budgets, and keeps the last one: the page and the loop ask every second or two."""
+    """Reads budgets, and keeps the last one: the page and the loop ask every second or two.
+
+    `blocked` says why training does not start, as sentences; empty if nothing prevents it.
+    """
 
     def __init__(
-        self, db: Database, reports: RewardReports, *, clock: Callable[[], float] = time.monotonic
+        self,
+        db: Database,
+        reports: RewardReports,
+        blocked: Callable[[Iteration, Config], str],
+        *,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._db, self._reports, self._clock = db, reports, clock
+        self._db, self._reports, self._blocked, self._clock = db, reports, blocked, clock
         self._lock = threading.Lock()
         self._known: tuple[object, int, float, float, LabelBudget] | None = None
 
-    def get(self, current: Iteration | None, config: Config, *, study: str = "") -> LabelBudget:
-        """The budget of `current`, the newest iteration; `study` names a study that runs."""
-        asked = (current, config, study)
+    def get(self, current: Iteration | None, config: Config) -> LabelBudget:
+        """The budget of `current`, the newest iteration."""
+        asked = (current, config)
         with self._lock:
             if self._known is not None:
                 known, committed, until, slow, budget = self._known
@@ -48,13 +56,13 @@ class Budgets:
                 if known == asked and (unchanged or moment < slow):
                     return budget
             committed, start = self._db.committed, self._clock()
-            budget = self._read(current, config, study)
+            budget = self._read(current, config)
             took = self._clock() - start
             slow = start + (SHARE * took if took > SLOW else 0.0)
             self._known = (asked, committed, start + FRESH, slow, budget)
             return budget
 
-    def _read(self, current: Iteration | None, config: Config, study: str) -> LabelBudget:
+    def _read(self, current: Iteration | None, config: Config) -> LabelBudget:
         if current is None:
             return in_words(LabelBudget(), config.labeling)
         found = LabelBudget(
@@ -63,25 +71,25 @@ class Budgets:
             labels=worker_files.labels_in(self._db, current),
             wanted=current.labels_wanted,
         )
-        if current.phase == "labeling":
-            found = self._with_gate(found, current, config.labeling.autopilot_wait)
-            found = replace(found, gain=self._gain(found.left, config))
-        return in_words(found, config.labeling, study=study)
+        if current.phase != "labeling":
+            return in_words(found, config.labeling)
+        found = self._with_gate(found, current, config.labeling.autopilot_wait)
+        found = replace(found, gain=self._gain(found.left, config))
+        return in_words(found, config.labeling, blocked=self._blocked(current, config))
 
     def _with_gate(self, found: LabelBudget, current: Iteration, wait: int) -> LabelBudget:
         policy, reference = iterations.candidate(self._db, current), models.newest(self._db, "sft")
         if policy is None or reference is None or policy == reference.id:
             return replace(found, offered=open_labels(self._db, current.number).labels)
         pair = (policy, reference.id)
-        rows = policy_judgments.judged(self._db, between=pair)
+        evidence = policy_judgments.evidence(self._db, between=pair)
+        rows = evidence.judged
         offered = open_labels(
             self._db, current.number, compared=pair, judged={row.prompt for row in rows}
         )
-        rulings = {each.policy: each.ruling for each in policy_judgments.overrides(self._db)}
         return needed(
             replace(found, offered=offered.labels),
-            policy=policy,
-            ruled=rulings.get(policy) in RULINGS,
+            standing(evidence, policy),
             rows=rows,
             prompts=offered.prompts,
             wait=wait,

@@ -6,20 +6,22 @@ Pure functions.  `pipeline/loop/budgets.py` reads what they need from the worksp
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from pipeline.config.sections import LabelingConfig
+from pipeline.promotion.gate import RULINGS
 from pipeline.promotion.time_to_decision import (
     HORIZON,
     LabelsToDecision,
     Tally,
     time_to_decision,
 )
-from pipeline.reward.report.forecast import points
 from pipeline.statistics.sequential_test import first_outcomes, sequential_test
 from storage.gate_records import PolicyJudgment
+from storage.gate_report import Standing
 from storage.reports import ExpectedGain, GateNeed, LabelBudget
+from storage.wording import plural, points
 
 LEAST_SHARE = 0.5
 """Share of labeling.labels before which autopilot never starts training."""
@@ -33,30 +35,32 @@ _HARDLY = 0.05
 
 def needed(
     budget: LabelBudget,
+    candidate: Standing,
     *,
-    policy: str,
-    ruled: bool,
     rows: Sequence[PolicyJudgment],
     prompts: int,
     wait: int,
 ) -> LabelBudget:
-    """The budget with what the test of `policy` against SFT needs.
+    """The budget with what the test of the `candidate` against SFT needs.
 
     `rows` are the judgments between the two, the oldest first.  The queue still offers a first
     judgment on `prompts` prompts, and the researcher lets autopilot wait for `wait` labels.
     """
+    policy, canary = candidate.policy, candidate.canary
     outcomes = [row.outcome if row.first == policy else 1 - row.outcome for row in rows]
     asked = [row.prompt for row in rows]
     test = sequential_test(outcomes, asked)
     gate = GateNeed(
         policy=policy,
         decision=test.decision,
-        ruled=ruled,
+        ruled=candidate.ruling is not None and candidate.ruling.ruling in RULINGS,
+        alarm=candidate.alarm is not None and candidate.alarm.alarm,
+        canary=None if not (canary and canary.holds) else "blocks" if canary.blocks else "holds",
         judgments=test.prompts,
         pairs=prompts,
         horizon=HORIZON,
     )
-    if gate.settled:
+    if gate.settled or gate.decision != "go on":
         return replace(budget, gate=gate)
     forecast = time_to_decision(Tally.of(first_outcomes(outcomes, asked).tolist()))
     in_labels = LabelsToDecision(forecast, budget.offered, prompts)
@@ -75,14 +79,12 @@ def needed(
     return replace(budget, gate=gate, more=more, more_low=more_low, more_high=more_high)
 
 
-def in_words(budget: LabelBudget, labeling: LabelingConfig, *, study: str = "") -> LabelBudget:
-    """The budget with its sentences; `study` names a study that keeps training from starting."""
+def in_words(budget: LabelBudget, labeling: LabelingConfig, *, blocked: str = "") -> LabelBudget:
+    """The budget with its sentences; `blocked` says why training does not start, as sentences."""
     if budget.phase != "labeling":
         return replace(budget, says=_not_labeling(budget))
-    says = [_about_gate(budget.gate, budget), _about_labels(budget)]
-    if study:
-        says.append(f"Training cannot start before the study {study} has ended.")
-    starts = "" if study else _starts(budget, labeling)
+    says = [_about_gate(budget.gate, budget), _about_labels(budget, bool(blocked)), blocked]
+    starts = "" if blocked else _starts(budget, labeling)
     return replace(budget, says=" ".join(filter(None, says)), starts=starts)
 
 
@@ -98,18 +100,22 @@ def why_start(budget: LabelBudget, labeling: LabelingConfig) -> str | None:
         early = labeling.autopilot and budget.labels >= least_labels(budget)
         if not (early and gate and gate.settled and gain and gain.high < SMALL_GAIN):
             return None
-        return f"{_settled(gate)}, and {_count(budget.left, 'more label')} would {_adds(gain)}"
-    full = f"all {_count(budget.wanted, 'label')} are in"
+        return f"{_settled(gate)}, and {plural(budget.left, 'more label')} would {_adds(gain)}"
+    full = f"all {plural(budget.wanted, 'label')} are in"
     if not labeling.autopilot or gate is None:
         return full
     if gate.settled:
         return f"{full}, and {_settled(gate)}"
+    if gate.decision != "go on":
+        return f"{full}, and {_alarmed(gate)}"
     if _waits(budget, labeling):
         return None
+    if not (allowed := _allowed(budget, labeling)):
+        waits = "waits no longer" if labeling.autopilot_wait else "does not wait"
+        return f"{full}, and autopilot {waits} for {_test(gate)}"
     return (
-        f"{full}, and {_test(gate)} decides within the "
-        f"{_count(_allowed(budget, labeling), 'label')} that autopilot may wait for with a "
-        f"probability of {gate.by_wait:.0%}"
+        f"{full}, and {_test(gate)} decides within the {plural(allowed, 'label')} that autopilot may "
+        f"wait for with a probability of {gate.by_wait:.0%}"
     )
 
 
@@ -132,18 +138,21 @@ def _starts(budget: LabelBudget, labeling: LabelingConfig) -> str:
     if not labeling.auto_train:
         return ""
     if not labeling.autopilot:
-        return f"Training starts by itself with {_count(budget.wanted, 'label')}."
+        return f"Training starts by itself with {plural(budget.wanted, 'label')}."
     if why := why_start(budget, labeling):
         return f"Autopilot starts training now: {why}."
     if not budget.left:
         return (
             "Autopilot waits until the test has decided, for at most "
-            f"{_count(_allowed(budget, labeling), 'more label')}."
+            f"{plural(_allowed(budget, labeling), 'more label')}."
         )
+    decided = "the test has decided"
+    if budget.gate and budget.gate.alarm and not budget.gate.settled:
+        decided = f"the alarm has ended, {decided}"
     return (
-        f"Autopilot starts training with {_count(budget.wanted, 'label')}, or from "
-        f"{least_labels(budget):,} on when the test has decided and the labels that are left would "
-        "add less than a point of accuracy."
+        f"Autopilot starts training with {plural(budget.wanted, 'label')}, or from "
+        f"{least_labels(budget):,} on when {decided} and the labels that are left would add less than "
+        "a point of accuracy."
     )
 
 
@@ -167,30 +176,43 @@ def _about_gate(gate: GateNeed | None, budget: LabelBudget) -> str:
         return ""
     if gate.settled:
         return f"{_capital(_settled(gate))}: the gate needs no more judgments."
+    if gate.decision != "go on":
+        return f"{_capital(_alarmed(gate))}: more judgments on the gate may end the alarm."
+    return " ".join(filter(None, (_until_decision(gate, budget), *_whatever_it_decides(gate))))
+
+
+def _until_decision(gate: GateNeed, budget: LabelBudget) -> str:
     test = _test(gate)
     if budget.more is not None and gate.median is not None:
         within = _range(budget.more_low, budget.more_high, budget.offered)
         return (
-            f"About {_count(_rounded(budget.more), 'more judgment')} until {test} decides "
+            f"About {plural(_rounded(budget.more), 'more judgment')} until {test} decides "
             f"(90%: {within}), {_rounded(gate.median):,} of them on the gate."
         )
     chance = f"decides in this iteration with a probability of {gate.by_pairs:.0%}"
     if _hopeless(gate):
         chance = f"{'will hardly' if gate.pairs else 'cannot'} decide in this iteration"
-    return f"{_capital(test)} {chance}: it needs {_gate_judgments(gate)}, and {_pairs(gate)} left."
+    return f"{_capital(test)} {chance}: it {_needs(gate)}, and {_pairs(gate)} left."
+
+
+def _whatever_it_decides(gate: GateNeed) -> Iterator[str]:
+    if gate.alarm:
+        yield f"The over-optimization alarm blocks {gate.policy} until more judgments end it."
+    if gate.canary:
+        yield f"The canary keeps {gate.policy} from being promoted, whatever the test decides."
 
 
 def _hopeless(gate: GateNeed) -> bool:
     return gate.by_pairs < _HARDLY
 
 
-def _gate_judgments(gate: GateNeed) -> str:
+def _needs(gate: GateNeed) -> str:
     within = _range(gate.low, gate.high, gate.horizon)
     if gate.median is None:
-        middle = f"probably more than {gate.horizon:,}"
+        needs = f"probably needs more than {gate.horizon:,} further judgments"
     else:
-        middle = f"about {_rounded(gate.median):,}"
-    return f"{middle} more judgments on the gate (90%: {within})"
+        needs = f"needs about {plural(_rounded(gate.median), 'more judgment')}"
+    return f"{needs} on the gate (90%: {within})"
 
 
 def _pairs(gate: GateNeed) -> str:
@@ -207,21 +229,35 @@ def _test(gate: GateNeed) -> str:
 def _settled(gate: GateNeed) -> str:
     if gate.ruled:
         return f"a researcher has ruled on {gate.policy}"
+    if gate.canary == "blocks":
+        return f"the canary blocks {gate.policy}"
+    held = gate.canary and gate.decision == "better"
+    return f"{_decided(gate)}, but the canary holds {gate.policy} back" if held else _decided(gate)
+
+
+def _decided(gate: GateNeed) -> str:
     return f"{_test(gate)} has decided ({gate.decision})"
 
 
-def _about_labels(budget: LabelBudget) -> str:
+def _alarmed(gate: GateNeed) -> str:
+    return f"{_decided(gate)}, but the over-optimization alarm blocks {gate.policy}"
+
+
+def _about_labels(budget: LabelBudget, blocked: bool) -> str:
     gate, gain = budget.gate, budget.gain
     waiting = gate.policy if gate and not gate.settled and not _hopeless(gate) else ""
     if not budget.left:
+        full = f"All {plural(budget.wanted, 'label')} are in"
         then = "you can train, or label until the test decides" if waiting else "you can train"
-        return f"All {_count(budget.wanted, 'label')} are in: {then}."
+        return f"{full}." if blocked else f"{full}: {then}."
     if gain is None:
         stays = f"; if you train before the test decides, {waiting} stays provisional"
+        if gate and gate.alarm:
+            stays = f"; if you train before the alarm ends, {waiting} stays blocked"
         are = "is" if budget.left == 1 else "are"
-        counted = f"{budget.left:,} of {_count(budget.wanted, 'label')} {are} left"
+        counted = f"{budget.left:,} of {plural(budget.wanted, 'label')} {are} left"
         return f"{counted}{stays if waiting else ''}."
-    found = f"The {_count(budget.left, 'label')} left would {_adds(gain)}"
+    found = f"The {plural(budget.left, 'label')} left would {_adds(gain)}"
     if gain.high >= SMALL_GAIN:
         return f"{found}."
     return f"{found}: you can stop {'when the test decides' if waiting else 'now'}."
@@ -248,10 +284,6 @@ def _rounded(count: int, *, up: bool | None = None) -> int:
     step = 1 if count < 20 else 5 if count < 100 else 10
     to = round if up is None else math.ceil if up else math.floor
     return step * int(to(count / step))
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
 def _capital(text: str) -> str:

@@ -91,7 +91,7 @@ class Loop:
         self.reports = RewardReports(
             db.workspace, lambda: models.reward_models(db), lambda: self.state().message
         )
-        self._budgets = Budgets(db, self.reports)
+        self._budgets = Budgets(db, self.reports, self._holds_training)
         self._apply(config)
 
     def _apply(self, config: Config) -> None:
@@ -170,6 +170,21 @@ class Loop:
         except ValueError as error:
             return str(error)
         return None
+
+    def _holds_training(self, current: Iteration, config: Config) -> str:
+        """Why training of an iteration that collects labels does not start, as sentences, or ""."""
+        if reason := self._training_blocked_by(current, config):
+            return f"Training cannot start yet. {reason}"
+        if config.labeling.auto_train and self._was_left_for_labeling(current):
+            return (
+                "Training does not start by itself again, because a reward stage has stopped. Press "
+                "Train when you are ready."
+            )
+        return ""
+
+    def _was_left_for_labeling(self, current: Iteration) -> bool:
+        """Whether `label_more` left a stopped reward stage, which only a person restarts."""
+        return runs.newest(self._db, current.number, "reward") is not None
 
     def _busy(self, current: Iteration) -> str:
         """What the iteration does instead of waiting for *Train*."""
@@ -300,10 +315,7 @@ class Loop:
 
     def label_budget(self) -> LabelBudget:
         """How many more labels the newest iteration needs, for the gate and for the reward model."""
-        study = self.studies.active()
-        return self._budgets.get(
-            iterations.latest(self._db), self._current_config(), study=study.name if study else ""
-        )
+        return self._budgets.get(iterations.latest(self._db), self._current_config())
 
     def model_board(self, anchor: str | None = None, category: str | None = None) -> ModelBoard:
         """The leaderboard of all models in the judgments, imported ones included.
@@ -451,8 +463,8 @@ class Loop:
 
     def _train_if_enough(self, current: Iteration) -> Phase:
         config = self._config_of(current)
-        if not config.labeling.auto_train or runs.newest(self._db, current.number, "reward"):
-            return "labeling"  # only a person restarts a reward stage that was left for labeling
+        if not config.labeling.auto_train or self._was_left_for_labeling(current):
+            return "labeling"
         if config.labeling.autopilot:
             budget = self.label_budget()
         else:

@@ -10,6 +10,9 @@ from typing import ClassVar, Literal
 from pipeline.ppo.settings import Section, require, setting
 
 MAX_KL_WEIGHT = 1e4
+MAX_LORA_RANK = 1024
+"""A mistyped rank would fill the memory when a run starts.  Adapters of this rank have half as many
+weights as the square layers of a model of width 4096, so a larger one hardly saves memory."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -363,7 +366,11 @@ class PPOConfig(Section):
         False, "Recompute activations in the backward pass: about a third more time, less memory."
     )
     lora_rank: int = setting(
-        0, "Rank of the LoRA adapters; 0 trains all weights.", source="LoRA: 16", low=0
+        0,
+        "Rank of the LoRA adapters; 0 trains all weights.",
+        source="LoRA: 16",
+        low=0,
+        high=MAX_LORA_RANK,
     )
     lora_alpha: float = setting(
         32.0, "LoRA's α; the adapters are scaled by α / rank.", source="LoRA: 2 × rank", above=0
@@ -374,6 +381,7 @@ class PPOConfig(Section):
         "Rank of the LoRA adapters of a separate critic; 0 trains all its weights, with about 16 bytes of "
         "memory per weight.",
         low=0,
+        high=MAX_LORA_RANK,
     )
     quantization: Literal["none", "nf4"] = setting(
         "none",

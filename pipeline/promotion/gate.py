@@ -47,6 +47,7 @@ from storage.gate_report import (
     Versus,
 )
 from storage.records import Arm, Iteration
+from storage.wording import decimal
 
 RULINGS: dict[str, Verdict] = {"promote": "promoted", "block": "blocked"}
 ALARM = "Over-optimization alarm."
@@ -310,7 +311,7 @@ def _about_test(rate: WinRate | None, test: SequentialResult) -> list[str]:
     )
     if test.decision == "go on":
         decided = (
-            f"The sequential test is undecided: log E is {_signed(test.log_e)}, and the test decides at "
+            f"The sequential test is undecided: log E is {decimal(test.log_e, 1)}, and the test decides at "
             f"{LOG_E_THRESHOLD:.1f}."
         )
     else:
@@ -324,7 +325,7 @@ def _about_test(rate: WinRate | None, test: SequentialResult) -> list[str]:
 def _about_alarm(alarm: OverOptimization | None) -> str:
     if alarm is None:
         return "Its reward model has not scored these pairs yet."
-    z = _signed(alarm.z)
+    z = decimal(alarm.z, 1)
     comparison = (
         f"On {alarm.comparisons} of these judgments its reward model predicted {alarm.predicted:.0%} "
         f"wins, and people gave {alarm.human:.0%}"
@@ -346,9 +347,9 @@ def _about_canary(found: CanaryFigures) -> str:
     )
     limit = f"{100 * found.allowed_loss:g} points (gate.canary_loss)"
     if found.loss < 0:
-        gain, low, high = map(_points, (-found.loss, -found.high, -found.low))
+        gain, low, high = (decimal(100 * x, 1) for x in (-found.loss, -found.high, -found.low))
         return f"{rates}. It gains {gain} points (95% interval {low} to {high})."
-    loss, low, high = map(_points, (found.loss, found.low, found.high))
+    loss, low, high = (decimal(100 * x, 1) for x in (found.loss, found.low, found.high))
     lost = f"it loses {loss} points (95% interval {low} to {high}), and the limit is {limit}."
     if not found.holds:
         return f"{rates}: {lost}"
@@ -361,11 +362,6 @@ def _about_canary(found: CanaryFigures) -> str:
     if found.blocks:
         return f"{rates}: {lost} The loss is more than chance, so the policy is blocked.{named} Raise ppo.kl_weight."
     return f"{rates}: {lost} The loss may be chance, but the policy is not promoted.{named}"
-
-
-def _points(share: float) -> str:
-    """A difference of shares in percentage points."""
-    return _signed(100 * share)
 
 
 def _about_opponent(found: Versus) -> str:
@@ -381,10 +377,6 @@ def _about_ruling(ruling: StandingRuling | None) -> list[str]:
     # Control characters would reach a terminal.
     reason = "".join(c if c.isprintable() else " " for c in ruling.reason)
     return [f"{ruling.researcher or 'A researcher'} ruled “{ruling.ruling}”: {reason}"]
-
-
-def _signed(value: float) -> str:
-    return f"{value:z.1f}".replace("-", "−")
 
 
 def format_verdict(found: Standing) -> str:

@@ -142,6 +142,11 @@ def read_pairs(path: Path, chat: ChatTokenizer, limits: LengthLimits) -> list[Ju
     return [pairs[i] for i in limits.fitting(longest, names, what="judged pairs")]
 
 
+def without_edits(pairs: Iterable[JudgedPair]) -> list[JudgedPair]:
+    """The judgments alone, which are what labels are counted by."""
+    return [pair for pair in pairs if not pair.edited]
+
+
 def both_texts(pairs: Iterable[JudgedPair]) -> Iterator[list[int]]:
     """The token ids of each pair's first and second text."""
     for pair in pairs:

@@ -35,6 +35,7 @@ from pipeline.reward.data import (
     notes_on_kinds,
     split_judgments,
     stopping_pairs,
+    without_edits,
 )
 from pipeline.reward.gold import GoldJudgment, read_gold
 from pipeline.reward.likelihood import LEARNS_THETA
@@ -90,7 +91,7 @@ def run(job: Job, report: Report, directory: RunDirectory) -> RewardSummary:
         model, split.held_out, judged, directory.outputs, scale=scale, log_loss=figures.log_loss,
         expected=fit_of_annotators and fit_of_annotators.expected_preference_agreement,
     )  # fmt: skip
-    learned = [{"judgment": pair.judgment} for pair in _without_edits(split.learned)]
+    learned = [{"judgment": pair.judgment} for pair in without_edits(split.learned)]
     write_rows(directory.outputs / LEARNED, learned, ("judgment",))
     model.save(directory.model)
     if audit:
@@ -112,10 +113,6 @@ def run(job: Job, report: Report, directory: RunDirectory) -> RewardSummary:
 
 def _measuring(pairs: Sequence[JudgedPair]) -> list[JudgedPair]:
     return [pair for pair in pairs if pair.measures]
-
-
-def _without_edits(pairs: Sequence[JudgedPair]) -> list[JudgedPair]:
-    return [pair for pair in pairs if not pair.edited]
 
 
 def _progress(job: Job, report: Report, done: float, doing: str) -> None:
@@ -178,7 +175,7 @@ def _counts(model: RewardModel, pairs: Sequence[JudgedPair], split: Split) -> Ju
         held_out_pairs=len(split.measured),
         held_out_preferences=sum(pair.decisive for pair in split.measured),
         apart_pairs=len(split.audit_set),
-        learned_by=Counter(pair.annotator for pair in _without_edits(split.learned)),
+        learned_by=Counter(pair.annotator for pair in without_edits(split.learned)),
         ties=sum(not pair.decisive for pair in pairs),
     )
 

@@ -49,7 +49,9 @@ def mean_share(
     return WinRate(win_rate=mean, low=low, high=high, comparisons=shares.size, prompts=clusters)
 
 
-def standard_error(scores: Sequence[float], prompts: Sequence[Hashable]) -> float | None:
+def standard_error(
+    scores: Sequence[float] | np.ndarray, prompts: Sequence[Hashable]
+) -> float | None:
     """Standard error of the mean of `scores`, clustered by prompt; None for a single prompt."""
     _, variance, clusters = clustered_mean(np.asarray(scores, dtype=float), prompts)
     return None if clusters == 1 else math.sqrt(variance)

@@ -9,6 +9,7 @@ from storage.analysis.agreement import Agreement
 from storage.engine.database import Database
 from storage.records import LEARNED_FROM, AnnotatorKind
 from storage.tables.policy_judgments import EVALUATION_ARMS
+from storage.wording import plural
 
 _OF_SNAPSHOT = "SELECT judgment AS id FROM snapshot_judgments WHERE snapshot = $snapshot"
 _OF_POLICY = """
@@ -165,11 +166,6 @@ def agreed(found: Agreement) -> str:
         f"{plural(found.items, 'pair')} of the workspace that two or more annotators judged; "
         f"Krippendorff's alpha (nominal) {alpha}."
     )
-
-
-def plural(count: int, noun: str, nouns: str = "") -> str:
-    """A number with its noun."""
-    return f"{count:,} {noun if count == 1 else nouns or noun + 's'}"
 
 
 def code(text: str) -> str:

@@ -14,7 +14,6 @@ from storage.exporting.card_evidence import (
     KindCount,
     Rulings,
     judged_by,
-    plural,
     ruled,
     under_guidelines,
 )
@@ -28,6 +27,7 @@ from storage.exporting.formats import (
 )
 from storage.exporting.writing import is_formula
 from storage.records import AnnotatorKind, Arm, Message
+from storage.wording import plural
 
 MARK = "<!-- written by Kitestring -->"
 _SIZES = ((1_000, "n<1K"), (10_000, "1K<n<10K"), (100_000, "10K<n<100K"), (10**6, "100K<n<1M"))

@@ -12,13 +12,13 @@ from storage.exporting.card_evidence import (
     JudgmentGroup,
     agreed,
     judged_by,
-    plural,
     ruled,
     under_guidelines,
 )
 from storage.gate_report import Standing
 from storage.records import ModelVersion
 from storage.reports import Evaluation, RewardVerdict
+from storage.wording import plural
 
 MARK = "<!-- written by Kitestring -->"
 REPOSITORY = "OWNER/NAME"

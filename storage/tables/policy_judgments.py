@@ -78,13 +78,13 @@ def judged(db: Database, *, between: tuple[str, str] | None = None) -> list[Poli
     return [PolicyJudgment(**row) for row in rows]
 
 
-def evidence(db: Database) -> Evidence:
-    """The current evidence."""
+def evidence(db: Database, *, between: tuple[str, str] | None = None) -> Evidence:
+    """The current evidence; `between` leaves out judgments of other policies than these two."""
     references = models.listing(db, role="sft")
     newest = iterations.latest(db)
     known = [*references[-1:], *models.listing(db, role="policy")]
     return Evidence(
-        judged=judged(db),
+        judged=judged(db, between=between),
         policies=[model.id for model in known],
         reference=references[-1].id if references else None,
         iteration=Candidate(

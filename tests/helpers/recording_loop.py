@@ -46,7 +46,7 @@ class RecordingLoop:
         self.stopped: Stopped | None = None
         self.reports = RecordingReports(self, db)
         self.studies = RecordingStudies(self.asked)
-        self._budgets = Budgets(db, self.reports) if db else None
+        self._budgets = Budgets(db, self.reports, lambda *_: "") if db else None
 
     def settings(self) -> list[SettingView]:
         return [

@@ -43,7 +43,6 @@ class OverviewTab(Tab):
         self._eta = eta
         self._agreement = Cached(lambda: agreement(db), at_most_every=30)
         self._gate_report = Cached(loop.gate, at_most_every=10)
-        self._budget = Cached(loop.label_budget, at_most_every=5)
         self._reward_report = Cached(loop.reports.report, at_most_every=10)
         self._top = top
         self._lay_out()
@@ -133,9 +132,7 @@ class OverviewTab(Tab):
                     reason,
                     stopped,
                     left=time_left.shown(state, self._eta, now=moment),
-                    budget=self._budget.get(
-                        (version, moment.timestamp() // 10), occasion=(state.turn, reason)
-                    ),
+                    budget=self._loop.label_budget(),
                 )
             ),
             self.gate: render(verdicts_view.gate_notice(gate)),

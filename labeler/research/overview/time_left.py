@@ -10,6 +10,7 @@ from labeler.html.components import Markup
 from labeler.research.phases import opening
 from labeler.research.reading import PACE_WINDOW, State
 from labeler.research.runs.eta import ENOUGH, NEARLY_DONE, Eta, about
+from storage.wording import plural
 
 ENOUGH_LABELS = 5
 """Labels in the window that a pace needs."""
@@ -58,13 +59,13 @@ def of_labels(state: State, *, now: datetime) -> Markup:
     missing = state.wanted - state.labels
     if state.iteration is None or state.iteration.phase != "labeling" or missing <= 0:
         return Markup("")
-    target = f"to {components.plural(state.wanted, 'label')}"
+    target = f"to {plural(state.wanted, 'label')}"
     pace = pace_of(state.recent_labels, state.first_label, now=now)
     if pace is None:
         value = "Estimating…" if state.recent_labels else "No estimate"
         return _left(value, f"time {target}", _needed(state.recent_labels))
     when = f"{target} at the pace of the last {_window(pace.window)}"
-    counted = f"{components.plural(state.recent_labels, 'label')} in the last hour."
+    counted = f"{plural(state.recent_labels, 'label')} in the last hour."
     return _left(f"About {_rounded(missing / pace.per_second)}", when, counted)
 
 
@@ -87,7 +88,7 @@ def _needed(recent: int) -> str:
     minutes = int(LEAST_WINDOW.total_seconds() // 60)
     return (
         f"An estimate needs more than {ENOUGH_LABELS} labels in the last hour, over at least "
-        f"{minutes} minutes. So far: {components.plural(recent, 'label')}."
+        f"{minutes} minutes. So far: {plural(recent, 'label')}."
     )
 
 

@@ -18,6 +18,7 @@ from storage.analysis.agreement import Agreement
 from storage.gate_report import GateReport, Standing
 from storage.records import Iteration
 from storage.reports import Evaluation, RewardFigures, RewardReport, from_json
+from storage.wording import plural
 
 
 def summaries(
@@ -86,7 +87,7 @@ def _policy(state: State, gate: GateReport) -> Markup:
     rate = found.win_rate if found else None
     value = components.with_interval(rate.win_rate, rate.low, rate.high) if rate else "–"
     by_people = (
-        f"people prefer {policy.name} to SFT, {components.plural(rate.comparisons, 'judgment')}"
+        f"people prefer {policy.name} to SFT, {plural(rate.comparisons, 'judgment')}"
         if rate
         else f"{policy.name}: people have not compared it with SFT yet"
     )
@@ -126,7 +127,7 @@ def _reward_model(state: State, report: RewardReport) -> Markup:
     )
     held_out = figures.held_out_preferences
     measured = f"{model.name}: accuracy" + (
-        f" on {components.plural(held_out, 'held-out preference')}" if held_out else ""
+        f" on {plural(held_out, 'held-out preference')}" if held_out else ""
     )
     verdict = report.verdict if report.model == model.name else None
     if verdict is None:
@@ -159,7 +160,7 @@ def _data(state: State, agreement: Agreement, open_flags: int, now: datetime) ->
         "Data",
         "tab=data",
         value,
-        components.badge(components.plural(open_flags, "open flag"), "warn") if open_flags else "",
+        components.badge(plural(open_flags, "open flag"), "warn") if open_flags else "",
         components.bar(share, tone="good" if share >= 1 else "info", label="labels"),
         given,
         _agreed(agreement),
@@ -170,7 +171,7 @@ def _agreed(agreement: Agreement) -> str:
     """Agreement with its interval; without one, there are too few pairs for a figure."""
     if not agreement.items:
         return "no pair judged by two people yet"
-    pairs = components.plural(agreement.items, "pair")
+    pairs = plural(agreement.items, "pair")
     if agreement.percent is None or agreement.percent_interval is None:
         return f"agreement: too few pairs ({pairs} judged by two people)"
     share = components.with_interval(agreement.percent, *agreement.percent_interval)

@@ -19,6 +19,7 @@ from labeler.research.phases import (
 from labeler.research.reading import State
 from storage.records import Iteration, Run
 from storage.reports import LabelBudget, Stopped
+from storage.wording import plural
 
 
 def stepper(iteration: Iteration | None, run: Run | None, method: str = "") -> Markup:
@@ -145,7 +146,7 @@ def _what_stopped(stopped: Stopped) -> tuple[Tone, str, str]:
 def _meanwhile(state: State) -> str:
     """The pairs left to label while the loop trains, and the labels for the next training."""
     labeling = (
-        f"Annotators continue: {components.plural(state.open_pairs, 'pair')} left to judge."
+        f"Annotators continue: {plural(state.open_pairs, 'pair')} left to judge."
         if state.open_pairs
         else "No pairs are left to judge until new ones are sampled."
     )
@@ -154,14 +155,14 @@ def _meanwhile(state: State) -> str:
     starting = current and current.phase == "reward" and (run is None or run.stage != "reward")
     if not state.waiting or starting:
         return labeling
-    new = components.plural(state.waiting, "new label")
+    new = plural(state.waiting, "new label")
     return f"{labeling} The next training uses {new}."
 
 
 def _while_labeling(state: State, reason: str | None) -> tuple[Tone, str, str]:
     missing = state.wanted - state.labels
     if reason:
-        wanted = components.plural(state.wanted, "label")
+        wanted = plural(state.wanted, "label")
         return (
             "info",
             f"Label pairs. {reason}",
@@ -169,7 +170,7 @@ def _while_labeling(state: State, reason: str | None) -> tuple[Tone, str, str]:
         )
     if missing <= 0:
         return "good", "All labels are in. Press Train.", "Training uses all judgments so far."
-    title = f"{components.plural(missing, 'more label')} to go."
+    title = f"{plural(missing, 'more label')} to go."
     return (
         "info",
         title,

@@ -12,6 +12,7 @@ from storage.analysis.intervals import WinRate
 from storage.gate_records import CanaryResults
 from storage.gate_report import CheckRates
 from storage.reports import EvaluatedPolicy, Evaluation
+from storage.wording import plural
 
 
 @dataclass(frozen=True)
@@ -88,7 +89,7 @@ def _wins(title: str, rate: WinRate | None) -> Markup:
         Markup("{} <small>{}</small>").format(
             components.percent(rate.win_rate), components.interval(rate.low, rate.high)
         ),
-        f"by the reward model, on {components.plural(rate.prompts, 'held-out prompt')}",
+        f"by the reward model, on {plural(rate.prompts, 'held-out prompt')}",
         help="Share of held-out prompts on which the reward model prefers the new policy's response; "
         "ties count half. Small: the 95% interval.",
     )

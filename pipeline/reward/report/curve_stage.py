@@ -1,11 +1,11 @@
 """The learning-curve stage: trains the reward model again on fewer labels.
 
-inputs/ has the judgments that a reward model was trained on and its predictions on the held-out
-ones.  The training prompts are divided into four blocks.  In order r, the models at 25, 50 and 75%
-learn from one, two and three blocks, starting with block r and wrapping around.  Within an order the
-training sets are nested; over all orders each judgment is unseen at each share.  The results of each
-model on unseen judgments go to outputs/ORDER-BLOCKS.parquet, so an interrupted study continues with
-the next model.
+inputs/ has the judgments and edits that a reward model was trained on and its predictions on the
+held-out judgments.  The training prompts are divided into four blocks.  In order r, the models at
+25, 50 and 75% learn from one, two and three blocks, starting with block r and wrapping around.
+Within an order the training sets are nested; over all orders each judgment is unseen at each share.
+The results of each model on unseen judgments go to outputs/ORDER-BLOCKS.parquet, so an interrupted
+study continues with the next model.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from pipeline.reward.data import (
     split_by_prompt,
     split_for_stopping,
     stopping_pairs,
+    without_edits,
 )
 from pipeline.reward.gold import read_gold
 from pipeline.reward.members import train_members
@@ -57,9 +58,10 @@ def run(job: Job, report: Report, directory: RunDirectory) -> CurveSummary:
     rest, held_out = split_by_prompt(
         pairs, held_out_share=config.held_out_share, seed=job.config.seed
     )
-    require_enough(rest)
+    require_enough(without_edits(rest))
+    total = len(without_edits(pairs))
     known = pd.read_parquet(directory.inputs / table.TABLE).to_dict("records")
-    _write(directory.outputs, known, order=FULL_MODEL, blocks=BLOCKS, labels=len(pairs))
+    _write(directory.outputs, known, order=FULL_MODEL, blocks=BLOCKS, labels=total)
     block = deal(rest, seed=job.config.seed)
     plan = [(order, blocks) for order in ORDERS for blocks in range(1, BLOCKS)]
     training = replace(
@@ -71,14 +73,14 @@ def run(job: Job, report: Report, directory: RunDirectory) -> CurveSummary:
             continue
         kept = {(order + k) % BLOCKS for k in range(blocks)}
         learned = [pair for pair in rest if block[pair.prompt] in kept]
-        unseen = [pair for pair in rest if block[pair.prompt] not in kept]
+        unseen = [pair for pair in without_edits(rest) if block[pair.prompt] not in kept]
         doing = f"model {number + 1} of {len(plan)}, on {blocks / BLOCKS:.0%} of the labels"
         report.log(f"{doing}: {len(learned)} judgments")
         share = (number / len(plan), (number + 1) / len(plan))
         own = replace(training, resume=False, doing=doing, share=share, quiet=True)
         model = _trained(own, learned, seed=job.config.seed)
         judged = table.judged_rows(model, [*held_out, *unseen])
-        labels = len(pairs) * len(learned) / len(rest)
+        labels = total * len(without_edits(learned)) / len(without_edits(rest))
         _write(directory.outputs, judged, order=order, blocks=blocks, labels=labels)
     return CurveSummary(len(plan))
 

@@ -17,6 +17,7 @@ from scipy.special import stdtrit
 
 from pipeline.statistics.winrate import cluster_numbers
 from storage.reports import ExpectedGain, Forecast, Trend
+from storage.wording import points
 
 _NO_VARIANCE = 1e-12  # what rounding leaves of a sum that is zero
 MORE_LABELS = 100
@@ -140,7 +141,8 @@ def forecast(found: Trend | None, labels: int) -> Forecast:
 def expected_gain(found: Trend, *, measured: int, now: int, more: int) -> ExpectedGain | None:
     """The gain from `more` labels in addition to the `now` labels of today.
 
-    The curve ends at `measured` labels.  None if there are no more labels, or if they would more
+    The curve ends at `measured` labels.  All three count judgments that a model may learn from,
+    without edits, which grow with them.  None if there are no more labels, or if they would more
     than double the curve, which is beyond its range.
     """
     if more <= 0 or now < measured or measured <= 0 or now + more > 2 * measured:
@@ -162,8 +164,3 @@ def _sentence(gain: float, low: float, high: float) -> str:
         f"it is uncertain whether the next {MORE_LABELS} labels would help: {points(gain)} points of "
         f"accuracy ({between})"
     )
-
-
-def points(share: float) -> str:
-    """A difference of accuracies in percentage points, with its sign."""
-    return f"{100 * share:+.1f}".replace("-", "−")

@@ -25,7 +25,7 @@ TRAININGS = len(ORDERS) * sum(range(1, BLOCKS)) / BLOCKS
 _STEPS = 12
 COLUMNS = ("judgment", "prompt", "order", "share", "labels", "right")
 """A row for each preference of the random stream that a model had not learned from.  `labels` is
-the total number of labels for a model of this share, including held-out ones."""
+the total number of judgments for a model of this share, including held-out ones, without edits."""
 
 
 def file_of(outputs: Path, order: int, blocks: int) -> Path:

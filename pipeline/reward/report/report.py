@@ -173,8 +173,12 @@ def curve_job(
 
     def fill(inputs: Path) -> None:
         copy_inputs(source, "judgments.parquet")(inputs)
-        if (source.inputs / "gold.parquet").exists():  # not in runs of earlier versions
-            copy_inputs(source, "gold.parquet")(inputs)
+        # Edits are there with reward.learn_from_edits; gold pairs not in runs of earlier versions.
+        given = [
+            name for name in ("edits.parquet", "gold.parquet") if (source.inputs / name).exists()
+        ]
+        if given:
+            copy_inputs(source, *given)(inputs)
         (inputs / TABLE).write_bytes(table.read_bytes())
 
     return curve_place(workspace, model, directory), job, fill

@@ -23,6 +23,7 @@ from storage.reports import (
     Quality,
     RewardVerdict,
 )
+from storage.wording import decimal
 
 MIN_PREFERENCES, ENOUGH_PREFERENCES = 20, 50
 """Held-out preferences below which there is no verdict, and from which a 95% interval of an
@@ -139,7 +140,7 @@ def _length(length: LengthBias | None) -> Check:
     if length is None:
         return check(allows="ppo", says="all preferences are between responses of equal length")
     rho = length.correlation
-    number = f"{rho.value:.2f}".replace("-", "−")
+    number = decimal(rho.value, 2)
     found = (
         f"its rewards correlate with length by {number}; people prefer the longer response in "
         f"{length.rule.win_rate:.0%} of pairs, the model in {length.reward.win_rate:.0%}"

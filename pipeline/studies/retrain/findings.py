@@ -15,6 +15,7 @@ from pipeline.studies.retrain.report import (
     HeldOutShift,
     RetrainReport,
 )
+from storage.wording import decimal, plural, points, signed
 
 GROUPS = {"remaining": "that remain", "all": "all", "left_out": "that are left out"}
 USES = {
@@ -51,10 +52,10 @@ def _about_held_out(found: HeldOutShift) -> str:
     if found.accuracy is None:
         return "No held-out preference remains, so there is nothing to measure accuracy on."
     figure = found.accuracy
-    preferences = _plural(found.preferences, "held-out preference")
+    preferences = plural(found.preferences, "held-out preference")
     return (
         f"On the {preferences} {GROUPS[found.group]}, accuracy goes from {_percent(figure.before)} to "
-        f"{_percent(figure.after)}: {points(figure)}. {beside_chance(figure)}"
+        f"{_percent(figure.after)}: {shifted(figure)}. {beside_chance(figure)}"
     )
 
 
@@ -71,12 +72,12 @@ def beside_chance(figure: Figure) -> str:
     if chance.low is None or chance.high is None:
         return (
             "As many random judgments left out shift it by "
-            f"{_points(chance.controls[0])} points; one control gives no limit."
+            f"{points(chance.controls[0])} points; one control gives no limit."
         )
     shifts = (
         "As many random judgments left out shift it by "
-        f"{_points(min(chance.controls))} to {_points(max(chance.controls))} points "
-        f"({len(chance.controls)} controls, 95% limit {_points(chance.low)} to {_points(chance.high)})"
+        f"{points(min(chance.controls))} to {points(max(chance.controls))} points "
+        f"({len(chance.controls)} controls, 95% limit {points(chance.low)} to {points(chance.high)})"
     )
     if not chance.beyond:
         return f"{shifts}: the shift is within chance."
@@ -103,8 +104,8 @@ def _about_order(report: RetrainReport) -> Iterator[str]:
     for swap in report.swaps:
         sure = "" if swap.lead.clear else ", within its interval of no shift"
         yield (
-            f"{swap.above} leads {swap.below} by {_points(swap.lead.before)} before and by "
-            f"{_points(swap.lead.after)} after: a shift of {points(swap.lead)}{sure}."
+            f"{swap.above} leads {swap.below} by {points(swap.lead.before)} before and by "
+            f"{points(swap.lead.after)} after: a shift of {shifted(swap.lead)}{sure}."
         )
 
 
@@ -145,28 +146,17 @@ def notes(report: RetrainReport) -> tuple[str, ...]:
 # --- numbers ------------------------------------------------------------------------------------
 
 
-def points(shift: Shift) -> str:
+def shifted(shift: Shift) -> str:
     """A shift of a share with its interval, in percentage points."""
     if shift.low is None or shift.high is None:
-        return f"{_points(shift.shift)} points"
-    return f"{_points(shift.shift)} points (95% interval {_points(shift.low)} to {_points(shift.high)})"
-
-
-def _points(share: float) -> str:
-    return signed(100 * share, 1)
-
-
-def signed(value: float, digits: int) -> str:
-    """A number with its sign, and a true minus."""
-    return f"{value:+z.{digits}f}".replace("-", "−")
+        return f"{points(shift.shift)} points"
+    return (
+        f"{points(shift.shift)} points (95% interval {points(shift.low)} to {points(shift.high)})"
+    )
 
 
 def _percent(share: float) -> str:
     return f"{share:.1%}"
-
-
-def _plural(count: int, noun: str) -> str:
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 # --- text ---------------------------------------------------------------------------------------
@@ -246,20 +236,20 @@ def _gate_lines(report: RetrainReport) -> Iterator[str]:
 
 def _line(name: str, figure: Figure, *, percent: bool) -> str:
     def number(value: float) -> str:
-        return f"{value:.1%}" if percent else f"{value:z.3f}".replace("-", "−")
+        return f"{value:.1%}" if percent else decimal(value, 3)
 
-    def shifted(value: float) -> str:
-        return _points(value) if percent else signed(value, 3)
+    def moved(value: float) -> str:
+        return points(value) if percent else signed(value, 3)
 
     interval = ""
     if figure.low is not None and figure.high is not None:
-        interval = f" ({shifted(figure.low)} to {shifted(figure.high)})"
+        interval = f" ({moved(figure.low)} to {moved(figure.high)})"
     chance = figure.chance
     aside = ""
     if chance and chance.low is not None and chance.high is not None:
         verdict = "beyond" if chance.beyond else "within"
-        aside = f"  {verdict} {shifted(chance.low)} to {shifted(chance.high)}"
+        aside = f"  {verdict} {moved(chance.low)} to {moved(chance.high)}"
     elif chance:
-        aside = f"  {shifted(chance.controls[0])}"
-    shift = f"{shifted(figure.shift)}{interval}"
+        aside = f"  {moved(chance.controls[0])}"
+    shift = f"{moved(figure.shift)}{interval}"
     return f"{name:<34}{number(figure.before):>9}{number(figure.after):>9}  {shift:<28}{aside}"

@@ -9,6 +9,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
+from storage.wording import plural
+
 Why = Literal["bad", "long", "left out"]
 """Why a row was not imported: it is bad, it exceeds the model's context, or its tool does not count it."""
 
@@ -107,8 +109,9 @@ class BadFile(ValueError):
         self.rows, self.count, self.long = RowNotes.of(bad).first, bad.count, bad.long
         shown, told = _by_reason(self.rows)
         more = f"\n  … and {self.count - told} more" if self.count > told else ""
-        what = "1 bad row" if self.count == 1 else f"{self.count} bad rows"
-        self.summary = f"nothing was imported from {path.name}, which has {what}"
+        self.summary = (
+            f"nothing was imported from {path.name}, which has {plural(self.count, 'bad row')}"
+        )
         skip = (
             "\n  --skip-long leaves out rows that exceed the model's context" if self.long else ""
         )

@@ -34,7 +34,7 @@ ORIGIN = {"origin": "http://testserver"}
 @pytest.fixture(scope="module")
 def world(tmp_path_factory):
     """One app for the module: building it takes seconds."""
-    texts = [(f"Question {i}?", f"first {i}", f"second {i}") for i in range(60)]
+    texts = [(f"Question {i}?", f"first {i}", f"second {i}") for i in range(61)]
     with workspace(tmp_path_factory.mktemp("http"), texts) as db:
         yield db, make_app(db)
 
@@ -175,6 +175,10 @@ def test_a_503_names_no_file_to_annotators_but_in_the_log_and_to_researchers(
         ({"comparison": ""}, "comparison"),
         ({"comparison": 7}, "comparison"),
         ({"strength": 4}, "strength"),
+        (
+            {"strength": True},
+            "strength: must be 1 (slightly), 2 (clearly) or 3 (much), not true or false.",
+        ),
         ({"strength": 2, "outcome": "tie"}, "strength"),
         ({"criteria": {"funny": "a"}}, "criteria"),
         ({"criteria": {"clear": "first"}}, "criteria"),

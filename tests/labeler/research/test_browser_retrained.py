@@ -56,7 +56,8 @@ def browser(world: World) -> Iterator[Browser]:
 
 def points(share: float) -> str:
     """A shift as the page writes it."""
-    return f"{100 * share:+z.1f}".replace("-", "−")
+    text = f"{100 * share:+z.1f}".replace("-", "−")
+    return "0.0" if text == "+0.0" else text
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(1440, "light"), (390, "dark")])

@@ -175,7 +175,7 @@ def test_both_of_two_wrong_values_are_named_at_their_fields(browser, world):
         expect(page.locator("#settings .ks-note")).to_contain_text("Not saved: 2 values are wrong.")
         problems = page.locator(".ks-problem:visible")
         expect(problems).to_have_text(
-            ["Ppo.minibatch=8 must divide ppo.rollouts=70.", "Must be in [0, 10000.0]."],
+            ["ppo.minibatch=8 must divide ppo.rollouts=70.", "Must be in [0, 10000.0]."],
             use_inner_text=True,
         )
         expect(page.locator("#config-ppo-kl_weight")).to_have_attribute("aria-invalid", "true")

@@ -31,6 +31,8 @@ from storage.gate_report import (
     Standing,
 )
 from storage.importing.imports import import_judgments
+from storage.labeling import judgments, queue
+from storage.records import new_id
 from storage.tables import iterations, policy_judgments
 from tests.helpers.recording_loop import HOSTILE, RecordingLoop
 from tests.helpers.research_seed import Seeding
@@ -95,6 +97,21 @@ def test_a_policy_that_the_canary_holds_or_blocks_is_shown_with_the_reason(world
     blocked = replace(report.policies[0], verdict="blocked")
     told = verdicts_view.gate_notice(replace(report, policies=[blocked]))
     assert "policy-2 is blocked" in told
+
+
+def test_the_overview_shows_the_label_budget_as_the_loop_has_it(world: World):
+    """The loop keeps a budget as long as nothing is stored; the page keeps none of its own."""
+    tab, db = world.overview, world.db
+    current = iterations.latest(db)
+    assert current is not None
+    iterations.save(db, replace(current, labels_wanted=500))
+    left = world.loop.label_budget().left
+    assert f"{left} of 500 labels are left" in tab.refresh()[tab.next]
+    [pair] = queue.lease(db, "annotator-0", 1).pairs
+    judgments.judge(
+        db, id=new_id("j"), comparison=pair.comparison.id, annotator="annotator-0", outcome="a"
+    )
+    assert f"{left - 1} of 500 labels are left" in tab.refresh()[tab.next]
 
 
 def test_the_policy_being_judged_is_shown_until_another_is_chosen(world: World):

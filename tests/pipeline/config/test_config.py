@@ -49,6 +49,8 @@ def test_later_files_and_overrides_win(tmp_path: Path) -> None:
         ("sampling.temperatures", "[1.0]", "must be two positive numbers"),
         ("evaluate.beams", "0", "evaluate.beams=0 must be at least 1"),
         ("shaping.ensemble", "median", "must be one of mean, lower_bound, min"),
+        ("ppo.lora_rank", "1025", "ppo.lora_rank=1025 must be in [0, 1024]"),
+        ("ppo.critic_lora_rank", "4096", "ppo.critic_lora_rank=4096 must be in [0, 1024]"),
         ("ppo.minibatch", "10", "ppo.minibatch=10 must divide ppo.rollouts=64"),
         ("ppo.schedule", "cosine", "ppo.schedule='cosine' must be one of linear, constant"),
         ("ppo.kl_estimator", "k3", "'k3' with ppo.kl_in='reward' penalizes a token"),

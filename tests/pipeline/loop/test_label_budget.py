@@ -16,16 +16,18 @@ from pipeline.loop import budgets
 from pipeline.loop.budgets import Budgets
 from pipeline.loop.label_budget import in_words, least_labels, needed, why_start
 from pipeline.loop.loop import Loop
+from pipeline.promotion.gate import standing
 from pipeline.reward.report.forecast import FULL_MODEL, expected_gain
 from pipeline.reward.report.learning_curve import BLOCKS, COLUMNS, ORDERS, file_of
 from pipeline.reward.report.report import curve_place
 from storage.engine.database import Database
-from storage.gate_records import PolicyJudgment
+from storage.gate_records import Evidence, PolicyJudgment
 from storage.labeling import judgments, queue
 from storage.labeling.open_labels import open_labels
-from storage.records import Flag, new_id
+from storage.records import Flag, Study, new_id
 from storage.reports import ExpectedGain, GateNeed, LabelBudget, Trend, from_json, to_json
-from storage.tables import audit, iterations, models, policy_judgments
+from storage.tables import audit, iterations, models, policy_judgments, studies
+from tests.helpers.gate_evidence import canary_results
 from tests.helpers.policy_world import add_iteration, add_models, compare
 from tests.helpers.reward_figures import write_curve
 
@@ -35,6 +37,7 @@ BY_HAND = LabelingConfig()
 AT_ALL_LABELS = LabelingConfig(auto_train=True)
 AUTOPILOT = LabelingConfig(auto_train=True, autopilot=True, autopilot_wait=20)
 SMALL = ExpectedGain(labels=40, gain=0.002, low=-0.004, high=0.008)
+CANDIDATE = standing(Evidence(policies=["sft-1", "policy-1"], reference="sft-1"), "policy-1")
 DECIDED = GateNeed(policy="policy-1", decision="better", judgments=12, horizon=500)
 OPEN = GateNeed(
     policy="policy-1", decision="go on", judgments=11, horizon=500, pairs=30, median=36, low=12,
@@ -48,8 +51,10 @@ def budget(**changes: object) -> LabelBudget:
     return LabelBudget(**(values | changes))
 
 
-def said(labeling: LabelingConfig = BY_HAND, *, study: str = "", **changes: object) -> LabelBudget:
-    return in_words(budget(**changes), labeling, study=study)
+def said(
+    labeling: LabelingConfig = BY_HAND, *, blocked: str = "", **changes: object
+) -> LabelBudget:
+    return in_words(budget(**changes), labeling, blocked=blocked)
 
 
 def rows(*outcomes: float, first: str = "policy-1", second: str = "sft-1") -> list[PolicyJudgment]:
@@ -70,7 +75,7 @@ def test_one_win_short_of_a_decision_the_next_judgment_on_the_gate_probably_deci
     that the queue offers is on the gate."""
     found = needed(
         budget(labels=99, offered=1),
-        policy="policy-1", ruled=False, rows=rows(*[1.0] * 11), prompts=1, wait=0,
+        CANDIDATE, rows=rows(*[1.0] * 11), prompts=1, wait=0,
     )  # fmt: skip
     assert found.gate is not None
     assert (found.gate.median, found.gate.low, found.more, found.more_low) == (1, 1, 1, 1)
@@ -84,16 +89,17 @@ def test_one_win_short_of_a_decision_the_next_judgment_on_the_gate_probably_deci
 
 
 def test_a_judgment_whose_sides_are_stored_the_other_way_round_counts_the_same():
-    given = {"policy": "policy-1", "ruled": False, "prompts": 20, "wait": 0}
+    given = {"prompts": 20, "wait": 0}
     turned = rows(*[0.0] * 9, first="sft-1", second="policy-1")
-    assert needed(budget(), rows=turned, **given) == needed(
-        budget(), rows=rows(*[1.0] * 9), **given
+    assert needed(budget(), CANDIDATE, rows=turned, **given) == needed(
+        budget(), CANDIDATE, rows=rows(*[1.0] * 9), **given
     )
 
 
 def test_a_second_judgment_of_a_prompt_changes_nothing():
-    once, given = rows(*[1.0] * 9), {"policy": "policy-1", "ruled": False, "prompts": 20, "wait": 0}
-    assert needed(budget(), rows=once + once, **given) == needed(budget(), rows=once, **given)
+    once, given = rows(*[1.0] * 9), {"prompts": 20, "wait": 0}
+    twice = needed(budget(), CANDIDATE, rows=once + once, **given)
+    assert twice == needed(budget(), CANDIDATE, rows=once, **given)
 
 
 @pytest.mark.parametrize(
@@ -133,9 +139,9 @@ def test_the_labels_that_are_left_add_the_slope_per_doubling(measured, now, more
         ),
         (
             {"gate": replace(OPEN, by_pairs=0.04, median=None, high=None, pairs=1)},
-            "The test of policy-1 against SFT will hardly decide in this iteration: it needs probably "
-            "more than 500 more judgments on the gate (90%: 12 to more than 500), and one such pair is "
-            "left. 40 of 100 labels are left.",
+            "The test of policy-1 against SFT will hardly decide in this iteration: it probably needs "
+            "more than 500 further judgments on the gate (90%: 12 to more than 500), and one such pair "
+            "is left. 40 of 100 labels are left.",
         ),
         (
             {"gate": replace(OPEN, by_pairs=0.0, pairs=0), "gain": SMALL},
@@ -153,6 +159,44 @@ def test_the_labels_that_are_left_add_the_slope_per_doubling(measured, now, more
             {"gate": replace(OPEN, ruled=True), "gain": replace(SMALL, high=0.02)},
             "A researcher has ruled on policy-1: the gate needs no more judgments. The 40 labels left "
             "would add +0.2 points of accuracy (95%: −0.4 to +2.0), which is uncertain.",
+        ),
+        (
+            {"gate": replace(OPEN, by_pairs=0.3, alarm=True)},
+            "The test of policy-1 against SFT decides in this iteration with a probability of 30%: it "
+            "needs about 35 more judgments on the gate (90%: 12 to 95), and 30 such pairs are left. The "
+            "over-optimization alarm blocks policy-1 until more judgments end it. 40 of 100 labels are "
+            "left; if you train before the alarm ends, policy-1 stays blocked.",
+        ),
+        (
+            {"gate": replace(OPEN, by_pairs=0.3, canary="holds")},
+            "The test of policy-1 against SFT decides in this iteration with a probability of 30%: it "
+            "needs about 35 more judgments on the gate (90%: 12 to 95), and 30 such pairs are left. The "
+            "canary keeps policy-1 from being promoted, whatever the test decides. 40 of 100 labels are "
+            "left; if you train before the test decides, policy-1 stays provisional.",
+        ),
+        (
+            {"gate": replace(OPEN, canary="blocks")},
+            "The canary blocks policy-1: the gate needs no more judgments. 40 of 100 labels are left.",
+        ),
+        (
+            {"gate": replace(DECIDED, alarm=True)},
+            "The test of policy-1 against SFT has decided (better), but the over-optimization alarm "
+            "blocks policy-1: more judgments on the gate may end the alarm. 40 of 100 labels are left.",
+        ),
+        (
+            {"gate": replace(DECIDED, decision="worse", alarm=True, canary="holds")},
+            "The test of policy-1 against SFT has decided (worse): the gate needs no more judgments. 40 "
+            "of 100 labels are left.",
+        ),
+        (
+            {"gate": replace(DECIDED, canary="holds")},
+            "The test of policy-1 against SFT has decided (better), but the canary holds policy-1 back: "
+            "the gate needs no more judgments. 40 of 100 labels are left.",
+        ),
+        (
+            {"gate": replace(OPEN, ruled=True, canary="blocks", alarm=True)},
+            "A researcher has ruled on policy-1: the gate needs no more judgments. 40 of 100 labels are "
+            "left.",
         ),
         ({"gate": None}, "40 of 100 labels are left."),
         ({"gate": None, "labels": 100}, "All 100 labels are in: you can train."),
@@ -174,10 +218,13 @@ def test_the_sentence_says_how_many_more_labels_and_what_for(changes, says):
     assert said(**changes).says == says
 
 
-def test_a_study_keeps_training_from_starting():
-    found = said(AUTOPILOT, study="betas", gate=DECIDED, gain=SMALL)
-    assert found.says.endswith("Training cannot start before the study betas has ended.")
+def test_training_that_cannot_start_is_not_promised():
+    reason = "Training cannot start yet. The study betas is running."
+    found = said(AUTOPILOT, blocked=reason, gate=DECIDED, gain=SMALL)
+    assert found.says.endswith(f": you can stop now. {reason}")
     assert found.starts == ""
+    done = said(AUTOPILOT, blocked=reason, gate=DECIDED, labels=100)
+    assert done.says.endswith(f"All 100 labels are in. {reason}")
 
 
 def test_the_budget_is_read_back_from_its_json():
@@ -200,6 +247,17 @@ def test_the_budget_is_read_back_from_its_json():
         ({"gate": DECIDED, "gain": replace(SMALL, high=0.01)}, None),  # it may be a whole point
         ({"gate": DECIDED, "gain": None}, None),  # no learning curve
         ({"gate": OPEN, "gain": SMALL}, None),  # the test has not decided
+        ({"gate": replace(DECIDED, alarm=True), "gain": SMALL}, None),  # more judgments may end it
+        (
+            {"gate": replace(DECIDED, alarm=True), "labels": 100},
+            "all 100 labels are in, and the test of policy-1 against SFT has decided (better), but the "
+            "over-optimization alarm blocks policy-1",
+        ),
+        (
+            {"gate": replace(OPEN, canary="blocks"), "gain": SMALL},
+            "the canary blocks policy-1, and 40 more labels would add less than a point of accuracy "
+            "(95%: −0.4 to +0.8)",
+        ),
         ({"gate": None, "gain": SMALL}, None),  # nothing to decide: the first iteration
         ({"gate": None, "labels": 100}, "all 100 labels are in"),
         (
@@ -214,13 +272,20 @@ def test_the_budget_is_read_back_from_its_json():
         ),
         (
             {"gate": OPEN, "labels": 120},
-            "all 100 labels are in, and the test of policy-1 against SFT decides within the 0 labels "
-            "that autopilot may wait for with a probability of 60%",
+            "all 100 labels are in, and autopilot waits no longer for the test of policy-1 against SFT",
         ),
     ],
 )  # fmt: skip
 def test_autopilot_starts_training_for_a_reason(changes, why):
     assert why_start(budget(**changes), AUTOPILOT) == why
+
+
+def test_an_autopilot_that_may_not_wait_says_so():
+    at_once = replace(AUTOPILOT, autopilot_wait=0)
+    full = budget(gate=OPEN, labels=100)
+    why = "all 100 labels are in, and autopilot does not wait for the test of policy-1 against SFT"
+    assert why_start(full, at_once) == why
+    assert in_words(full, at_once).starts == f"Autopilot starts training now: {why}."
 
 
 def test_without_the_switches_nothing_starts_and_without_autopilot_only_at_all_labels():
@@ -238,6 +303,10 @@ def test_the_page_says_when_training_starts_by_itself():
     assert said(AUTOPILOT, gate=OPEN).starts == (
         "Autopilot starts training with 100 labels, or from 50 on when the test has decided and the "
         "labels that are left would add less than a point of accuracy."
+    )
+    assert said(AUTOPILOT, gate=replace(DECIDED, alarm=True)).starts == (
+        "Autopilot starts training with 100 labels, or from 50 on when the alarm has ended, the test has "
+        "decided and the labels that are left would add less than a point of accuracy."
     )
     assert said(AUTOPILOT, gate=OPEN, labels=105).starts == (
         "Autopilot waits until the test has decided, for at most 15 more labels."
@@ -382,6 +451,21 @@ def test_a_curve_that_still_rises_keeps_labeling(world: Database):
     assert gain.low > 0
 
 
+def test_a_running_study_keeps_training_from_starting(world: Database):
+    compare(world, "policy-1", "sft-1", ["first", "second", None])
+    with loop_of(world, auto_train=True) as loop:
+        assert loop.label_budget().starts == "Training starts by itself with 28 labels."
+        study = Study(
+            id="sweep-betas", kind="sweep", name="betas", status="running", repeats="run-1", iteration=1
+        )  # fmt: skip
+        studies.save(world, study)
+        found = loop.label_budget()
+        assert found.says.endswith(
+            "Training cannot start yet. The study betas is running. Wait until it ends, or cancel it."
+        )
+        assert found.starts == ""
+
+
 def test_a_ruling_settles_the_gate(world: Database):
     compare(world, "policy-1", "sft-1", ["first", None])
     with loop_of(world) as loop:
@@ -390,13 +474,37 @@ def test_a_ruling_settles_the_gate(world: Database):
         assert loop.label_budget().says.startswith("A researcher has ruled on policy-1")
 
 
+def test_a_block_by_the_canary_settles_the_gate(world: Database):
+    compare(world, "policy-1", "sft-1", ["first", None])
+    lost = to_json(canary_results(lost=14, gained=2))  # 12 points, more than chance
+    iterations.save(world, replace(iterations.get(world, 1), evaluation={"canary": lost}))
+    with loop_of(world) as loop:
+        assert loop.label_budget().says.startswith(
+            "The canary blocks policy-1: the gate needs no more judgments. 27 of 28 labels are left."
+        )
+
+
+def test_an_alarm_blocks_until_more_judgments_end_it(world: Database):
+    """The reward model predicts 95% wins on 24 prompts, and people give half."""
+    compare(world, "policy-1", "sft-1", ["first", "second"] * 12, predicted=0.95)
+    compare(world, "policy-1", "sft-1", [None] * 40)
+    with loop_of(world) as loop:
+        found = loop.label_budget()
+        assert found.gate is not None
+        assert (found.gate.alarm, found.gate.decision, found.gate.settled) == (True, "go on", False)
+        assert "The over-optimization alarm blocks policy-1 until more" in found.says
+
+
 def test_the_first_iteration_has_no_candidate(db: Database):
     add_models(db, policies=0)
     add_iteration(db, 1, phase="labeling", policy_produced=None, reward_model=None, labels_wanted=5)
     compare(db, "sft-1", "sft-1", ["first", None], arm="random", iteration=1)
     with loop_of(db) as loop:
         found = loop.label_budget()
-        assert (found.gate, found.offered, found.says) == (None, 1, "4 of 5 labels are left.")
+        assert (found.gate, found.offered) == (None, 1)
+        assert found.says.startswith(
+            "4 of 5 labels are left. Training cannot start yet. All judgments are on one prompt."
+        )
 
 
 def test_a_budget_is_read_again_after_a_judgment_or_five_seconds(world: Database):
@@ -404,7 +512,7 @@ def test_a_budget_is_read_again_after_a_judgment_or_five_seconds(world: Database
     compare(world, "policy-1", "sft-1", ["first", None])
     clock = [0.0]
     with loop_of(world) as loop:
-        read = Budgets(world, loop.reports, clock=lambda: clock[0])
+        read = Budgets(world, loop.reports, lambda *_: "", clock=lambda: clock[0])
         current = iterations.get(world, 2)
 
         def ask() -> LabelBudget:
@@ -432,7 +540,7 @@ def test_a_budget_that_takes_a_second_to_read_is_kept_for_twenty(
     compare(world, "policy-1", "sft-1", ["first"])
     times = iter([0.0, 1.0, 19.9, 20.0, 20.0, 21.0])  # begun, read, asked, asked, begun, read
     with loop_of(world) as loop:
-        read = Budgets(world, loop.reports, clock=lambda: next(times))
+        read = Budgets(world, loop.reports, lambda *_: "", clock=lambda: next(times))
         current = iterations.get(world, 2)
         first = read.get(current, Config())
         compare(world, "policy-1", "sft-1", ["first"])

@@ -106,14 +106,25 @@ def test_training_by_itself_waits_until_it_can(world: Database):
         world, 2, phase="labeling", policy_produced=None, reward_model=None, labels_wanted=2
     )
     loop = Loop(world, config)
+    assert loop.label_budget().says.endswith("Training cannot start yet. There are no labels yet.")
     compare(world, "policy-1", "sft-1", ["tie"] * 3)
     assert loop.advance() == "labeling"
+    found = loop.label_budget()
+    assert "Training cannot start yet. None of the 3 judgments prefers a response" in found.says
+    assert found.starts == ""
     compare(world, "policy-1", "sft-1", ["first", "second"])
+    assert loop.label_budget().starts == "Training starts by itself with 2 labels."
     assert loop.advance() == "reward"
     failed = stop(loop)
     loop.label_more(failed.id)
     # It failed for a reason of its own: a person decides when to train again.
     assert loop.advance() == "labeling"
+    found = loop.label_budget()
+    assert found.says.endswith(
+        "Training does not start by itself again, because a reward stage has stopped. Press Train when "
+        "you are ready."
+    )
+    assert found.starts == ""
     loop.shut_down()
 
 

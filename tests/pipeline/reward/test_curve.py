@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,13 @@ from pipeline.reward.data import split_by_prompt
 from pipeline.reward.quality.held_out import COLUMNS
 from pipeline.reward.report import curve_stage
 from pipeline.reward.report.curve_stage import deal, require_enough
-from pipeline.reward.report.learning_curve import BLOCKS, ORDERS, file_of, learning_curve
+from pipeline.reward.report.learning_curve import (
+    BLOCKS,
+    FULL_MODEL,
+    ORDERS,
+    file_of,
+    learning_curve,
+)
 from pipeline.reward.report.report import TABLE, RewardReports, curve_job, format_report, make_curve
 from pipeline.runs import process
 from pipeline.runs.rundir import RunDirectory
@@ -241,6 +248,43 @@ def test_a_curve_measures_each_judgment_unseen_at_each_share(
     assert work(directory) == 0, directory.log_tail()
     assert len(learned) == 1
     assert missing.read_bytes() == was
+
+
+def test_a_curve_learns_from_edits_as_the_stage_does_and_counts_judgments(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """The label budget compares the curve's labels with judgments, which edits accompany."""
+    shutil.copytree(world.source.path, tmp_path / "runs" / "run-1")
+    source = RunDirectory(tmp_path / "runs" / "run-1")
+    edits = [
+        row | {"first": f"edit-{row['judgment']}", "first_text": "zzzz", "edited": True,
+               "outcome": "first", "arm": "written"}
+        for row in two_judges(192)[:50]
+    ]  # fmt: skip
+    give(source, "edits.parquet", edits)
+    _, job, fill = curve_job(tmp_path, "reward-1", "runs/run-1")
+    directory = RunDirectory.create(tmp_path / "curve", job)
+    fill(directory.inputs)
+    directory.outputs.mkdir(exist_ok=True)
+    for order, blocks in [(order, n) for order in ORDERS for n in range(1, BLOCKS)][1:]:
+        file_of(directory.outputs, order, blocks).touch()  # one model is enough here
+    learned: list[Any] = []
+    train = curve_stage.train_members
+
+    def watched(training: Any, pairs: Any, **more: Any) -> Any:
+        learned.extend(pairs)
+        return train(training, pairs, **more)
+
+    monkeypatch.setattr(curve_stage, "train_members", watched)
+    assert work(directory) == 0, directory.log_tail()
+    assert any(pair.edited for pair in learned)
+    whole = rows_of(file_of(directory.outputs, FULL_MODEL, BLOCKS))
+    assert {row["labels"] for row in whole} == {192}
+    # Eight judgments of each of 18 training prompts, as without edits.
+    prompts = {pair.prompt for pair in learned}
+    rows = rows_of(file_of(directory.outputs, ORDERS[0], 1))
+    assert {row["labels"] for row in rows} == {192 * len(prompts) / 18}
+    assert not {row["judgment"] for row in rows} - {row["judgment"] for row in two_judges(192)}
 
 
 # --- reports ----------------------------------------------------------------------------------

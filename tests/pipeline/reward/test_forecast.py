@@ -159,6 +159,7 @@ def trend_of(slope: float, low: float, high: float) -> Trend:
     [
         (trend_of(0.04, 0.02, 0.06), 100, "next 100 labels would add +4.0 points of accuracy (+2.0 to +6.0)"),
         (trend_of(0.002, -0.01, 0.009), 100, "would add less than a point of accuracy (−1.0 to +0.9)"),
+        (trend_of(0.002, -0.0004, 0.009), 100, "would add less than a point of accuracy (0.0 to +0.9)"),
         (trend_of(0.01, -0.04, 0.06), 100, "it is uncertain whether the next 100 labels would help: +1.0 points of accuracy (−4.0 to +6.0)"),
         (trend_of(0.04, 0.02, 0.06), 99, "100 more labels would more than double the 99 labels"),
         (None, 500, "has only one order so far, or its models are right about the same"),

@@ -9,6 +9,7 @@ from labeler.html.components import Column, Markup
 from labeler.research.data.pair_view import ON_SCREEN, OUTCOMES, texts
 from storage.labeling.adjudication import GivenRuling, WaitingPair
 from storage.records import MAX_REASON_LENGTH, ScreenOutcome
+from storage.wording import plural
 
 REASON = "ruling-reason"
 """The id of the field for the reason."""
@@ -39,7 +40,7 @@ def waiting(pair: WaitingPair | None, count: int) -> Markup:
         '<div class="ks-actions">{}</div></section></article>'
     ).format(
         texts(pair.messages, pair.a, pair.b, titles=("A", "B")),
-        components.detail(components.plural(count, "pair waits", "pairs wait")),
+        components.detail(plural(count, "pair waits", "pairs wait")),
         sent,
         REASON,
         MAX_REASON_LENGTH,

@@ -14,6 +14,7 @@ from labeler.research.tab import Tab, Updates, heading_slot, html_slot, on
 from storage.engine.database import Database
 from storage.exporting.exports import why_empty
 from storage.exporting.formats import Format, Ties
+from storage.wording import plural
 
 FORMATS = (
     ("TRL preference pairs", "trl"),
@@ -79,7 +80,7 @@ class ExportTab(Tab):
         )
         link = Markup(
             '<a class="ks-download" href="/research/download/export?{}" download>Download</a>{}'
-        ).format(query, components.detail(components.plural(count, "current judgment")))
+        ).format(query, components.detail(plural(count, "current judgment")))
         sheets = _FOR_SPREADSHEETS.format(query) if file == "csv" else Markup("")
         return render(link + sheets + self._push(format, ties, names))
 

@@ -28,6 +28,7 @@ from storage.engine.database import Database
 from storage.errors import NotFound
 from storage.labeling import adjudication, exclusions, flag_answers, judgments
 from storage.records import Arm, Outcome, new_id, now
+from storage.wording import plural
 
 _FACETS = ("annotator", "arm", "outcome", "category", "iteration")
 _ANY = ""
@@ -249,13 +250,13 @@ class JudgmentsTab(Tab):
             count = browse(self._db, replace(wanted, excluded=restored), limit=1).total
             if str(count) != target:
                 raise ValueError(
-                    f"{components.plural(count, 'judgment')} match now. Look at the list and press again."
+                    f"{plural(count, 'judgment')} match now. Look at the list and press again."
                 )
             if restored:
                 done = restore_all(self._db, wanted, reason=text, researcher=who)
-                return f"{components.plural(done, 'judgment')} restored."
+                return f"{plural(done, 'judgment')} restored."
             done = exclude_all(self._db, wanted, reason=text, researcher=who)
-            return f"{components.plural(done, 'judgment')} excluded. No figure uses them, and no model learns from them."
+            return f"{plural(done, 'judgment')} excluded. No figure uses them, and no model learns from them."
 
         return {self.answer: attempt(act).html} | self.refresh(*values)
 

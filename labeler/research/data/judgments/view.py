@@ -15,6 +15,7 @@ from storage.browsing.pair import GivenJudgment, PairInFull, Predicted
 from storage.labeling.adjudication import GivenRuling
 from storage.labeling.flag_answers import ListedFlag
 from storage.records import MAX_ANSWER_LENGTH, STRENGTHS, Mark
+from storage.wording import plural
 
 MARKS = {
     "disagreement": "Disagreement",
@@ -42,11 +43,11 @@ _NO_MATCH = components.empty("No judgment matches", "Change or clear the filters
 def total(found: Listing, *, narrowed: bool, excluded: bool) -> Markup:
     """The number of judgments; if a filter is set, a button that excludes them all, or restores them
     if the list has only `excluded` ones."""
-    number = components.detail(components.plural(found.total, "judgment"))
+    number = components.detail(plural(found.total, "judgment"))
     count = found.total if excluded else found.total - found.marks["excluded"]
     if not narrowed or not count:
         return number
-    some = components.plural(count, "judgment")
+    some = plural(count, "judgment")
     if excluded:
         button = asking(
             "Restore all …", "restore-all", str(count), title=f"Restore {some}",

@@ -23,6 +23,7 @@ from storage.browsing.prompts import (
 from storage.engine.database import Database
 from storage.errors import NotFound
 from storage.records import PromptRole
+from storage.wording import plural
 
 _ANY = ""
 _NO_CATEGORY = "∅"
@@ -185,4 +186,4 @@ def _dropdown(values: Any, chosen: str) -> gr.Dropdown:
 
 def _counted(found: PromptListing) -> str:
     retired = f", {found.retired:,} retired" if found.retired else ""
-    return components.plural(found.total, "prompt") + retired
+    return plural(found.total, "prompt") + retired

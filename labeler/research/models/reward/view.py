@@ -18,6 +18,7 @@ from storage.reports import (
     Quality,
     RewardReport,
 )
+from storage.wording import plural
 
 TONES: Mapping[str, components.Tone] = {
     "enough for PPO": "good",
@@ -79,11 +80,11 @@ def figures(report: RewardReport) -> Markup:
 
 def _accuracy(quality: Quality) -> Markup:
     found = quality.accuracy
-    judged = components.plural(quality.decisive, "held-out preference")
+    judged = plural(quality.decisive, "held-out preference")
     return components.tile(
         "Accuracy",
         _with_interval(found.win_rate if found else None, found),
-        f"{judged} · {components.plural(quality.prompts, 'prompt')}",
+        f"{judged} · {plural(quality.prompts, 'prompt')}",
         help="Share of held-out preferences in which the reward is higher for the preferred "
         "response, on pairs that no reward model chose. Small: the 95% interval, clustered by "
         "prompt. Chance is 50%.",
@@ -93,7 +94,7 @@ def _accuracy(quality: Quality) -> Markup:
 def _ceiling(quality: Quality) -> Markup:
     ceiling, share = quality.ceiling, quality.share_of_ceiling
     if ceiling is None:
-        few = f"{components.plural(quality.overlap, 'pair')} with preferences of two people so far"
+        few = f"{plural(quality.overlap, 'pair')} with preferences of two people so far"
         return components.tile("Noise ceiling", components.DASH, few, help=_CEILING)
     if share is None:
         detail = "accuracy unknown"
@@ -181,7 +182,7 @@ def reliability(report: RewardReport) -> Markup:
             row.low,
             row.high,
             f"predicted {components.percent(row.stated)}, correct in {components.percent(row.accuracy)} "
-            f"({components.interval(row.low, row.high)}) of {components.plural(row.judgments, 'judgment')}",
+            f"({components.interval(row.low, row.high)}) of {plural(row.judgments, 'judgment')}",
             size=round(7 + 7 * math.sqrt(row.judgments / most)),
         )
         for row in bins
@@ -270,7 +271,7 @@ def curve(report: RewardReport) -> Markup:
         PlotPoint(
             p.labels, p.accuracy, p.low, p.high,
             f"{p.labels:.0f} labels: accuracy {components.percent(p.accuracy, 1)} "
-            f"({components.interval(p.low, p.high)}) on {components.plural(p.judgments, 'judgment')}",
+            f"({components.interval(p.low, p.high)}) on {plural(p.judgments, 'judgment')}",
         )
         for p in found.points
     ]  # fmt: skip

@@ -17,6 +17,7 @@ from storage.engine.database import Database
 from storage.errors import NotFound
 from storage.records import ModelVersion, Run
 from storage.tables import iterations, models, runs
+from storage.wording import plural
 
 NONE_YET = components.empty(
     "No samples yet",
@@ -86,7 +87,7 @@ class SamplesTab(Tab):
         found = samples_view.select(samples, needle=needle or "", order=order)
         count = samples_view.pages(len(found))
         number = min(max(number, 1), count)
-        where = f"{components.plural(len(found), 'prompt')} · page {number} of {count}"
+        where = f"{plural(len(found), 'prompt')} · page {number} of {count}"
         return updates | {
             self.summary: render(samples_view.summary(samples, self._reward_model(chosen))),
             self.list: render(samples_view.page(found, number)),

@@ -11,6 +11,7 @@ from labeler.html import components
 from labeler.html.components import Markup
 from labeler.research.caveats import warnings
 from storage.records import EvaluatedCompletion, Message, ModelVersion
+from storage.wording import plural
 
 Order = Literal["gain", "loss", "reward", "prompt"]
 ORDERS: Sequence[tuple[str, Order]] = (
@@ -96,7 +97,7 @@ def summary(samples: Sequence[Sample], reward_model: ModelVersion | None = None)
         help = (
             "Share of prompts on which the reward model prefers the new response; ties count half."
         )
-        detail = f"by the reward model, on {components.plural(len(gains), 'held-out prompt')}"
+        detail = f"by the reward model, on {plural(len(gains), 'held-out prompt')}"
         tiles.append(
             components.tile("Wins against SFT", components.percent(wins, 1), detail, help=help)
         )

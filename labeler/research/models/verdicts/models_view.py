@@ -5,6 +5,7 @@ from __future__ import annotations
 from labeler.html import components
 from labeler.html.components import Column, Markup
 from storage.gate_report import GateReport, ModelBoard, ModelRank
+from storage.wording import plural
 
 MATRIX = 12
 """Models in the table of wins between models: the best ones."""
@@ -39,10 +40,10 @@ def models(board: ModelBoard) -> Markup:
         for rank in board.ranks
     ]
     of = f" of the category {board.category}" if board.category else ""
-    judgments = components.plural(board.judgments, "judgment")
+    judgments = plural(board.judgments, "judgment")
     heading = components.heading(
         "All models",
-        f"imported ones included: {judgments} on {components.plural(board.prompts, 'prompt')}{of}",
+        f"imported ones included: {judgments} on {plural(board.prompts, 'prompt')}{of}",
     )
     return components.stack(
         heading,

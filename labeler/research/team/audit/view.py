@@ -8,6 +8,7 @@ from urllib.parse import urlencode
 from labeler.html import components
 from labeler.html.components import Column, Markup
 from storage.tables.audit import ListedEntry
+from storage.wording import plural
 
 _COLUMNS = (
     Column("Time"),
@@ -53,9 +54,7 @@ def downloads(query: Mapping[str, str], count: int, *, more: bool) -> Markup:
         )
         for file, label in (("csv", "CSV"), ("jsonl", "JSON Lines"))
     )
-    shown = (
-        f"The newest {count:,} entries." if more else components.plural(count, "entry", "entries")
-    )
+    shown = f"The newest {count:,} entries." if more else plural(count, "entry", "entries")
     return Markup('<p class="ks-detail">{} Download all that match: {}</p>').format(
         components.sentence(shown), links
     )

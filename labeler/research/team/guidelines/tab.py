@@ -15,6 +15,7 @@ from storage.engine.database import Database
 from storage.records import digest
 from storage.tables import guidelines
 from storage.tables.guidelines import GuidelinesVersion
+from storage.wording import plural
 
 _LANGUAGES = tuple((name, language) for language, name in LANGUAGES.items())
 _TYPESET = f"""
@@ -103,7 +104,7 @@ class GuidelinesTab(Tab):
         if old == new:
             return render(components.empty("No difference", "The two texts are equal."))
         added, removed = count(old, new)
-        summary = f"{components.plural(added, 'word')} added, {components.number(removed)} removed"
+        summary = f"{plural(added, 'word')} added, {components.number(removed)} removed"
         return render(components.card(components.detail(summary), differences(old, new)))
 
     def _in_language(self, language: str) -> str:

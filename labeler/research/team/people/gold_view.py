@@ -10,6 +10,7 @@ from labeler.html import components
 from labeler.html.components import Column, Markup
 from storage.analysis.intervals import wilson
 from storage.labeling.gold import MIN_JUDGMENTS, GoldPair
+from storage.wording import plural
 
 _SNIPPET = 90  # characters of a text
 _COLUMNS = (
@@ -31,7 +32,7 @@ def gold(pairs: Sequence[GoldPair], candidates: int) -> Markup:
     """How many gold pairs there are and could be, and a row for each."""
     active = sum(pair.active for pair in pairs)
     words = (
-        f"{components.plural(active, 'gold pair')} in use. {components.plural(candidates, 'pair')} "
+        f"{plural(active, 'gold pair')} in use. {plural(candidates, 'pair')} "
         f"could become one: at least {MIN_JUDGMENTS} annotators judged each, all with the same "
         "preference. Annotators cannot recognize gold pairs, and nobody gets a pair that they judged "
         "before. Models do not learn from judgments of gold pairs."

@@ -16,6 +16,7 @@ from storage.analysis.annotator_fit import AnnotatorEstimate, AnnotatorFit
 from storage.analysis.checks import AnnotatorChecks, CheckResult, PracticeState
 from storage.analysis.intervals import NORMAL, UNLIKELY, clearly_below, wilson
 from storage.analysis.reliability import AnnotatorFigures
+from storage.wording import plural
 
 NO_STATES: Mapping[str, PracticeState] = MappingProxyType({})
 NO_CHECKS: Mapping[str, AnnotatorChecks] = MappingProxyType({})
@@ -139,7 +140,7 @@ def _row(
 def _checked(found: CheckResult, state: str = "") -> Markup | str:
     if found.interval is None:
         return components.DASH
-    pairs = components.plural(found.answered, "pair")
+    pairs = plural(found.answered, "pair")
     spread = components.interval(*found.interval)
     return components.figure(components.percent(found.share), spread, pairs, state)
 
@@ -269,7 +270,7 @@ def shared_agreement(f: AnnotatorFigures) -> Markup:
     """The agreement with others and its interval; without one, there are too few pairs for a figure."""
     if not f.shared_items:
         return components.figure(components.DASH, "no pair shared")
-    pairs = components.plural(f.shared_items, "pair")
+    pairs = plural(f.shared_items, "pair")
     if f.agreement_interval is None:
         return components.figure(components.DASH, f"{pairs}: too few")
     spread = components.interval(*f.agreement_interval)
@@ -362,7 +363,7 @@ def agreement(found: Agreement, fit: AnnotatorFit | None) -> Markup:
 
 
 def _judged_by_two(items: int) -> str:
-    judged = f"{components.plural(items, 'pair')} judged by two or more"
+    judged = f"{plural(items, 'pair')} judged by two or more"
     return judged if items >= MIN_ITEMS else f"{judged}: too few for a reliable figure"
 
 
@@ -383,7 +384,7 @@ def _expected(fit: AnnotatorFit | None) -> Markup:
         low, high = wilson(observed, items)
         how = "less than" if high < expected else "more than" if low > expected else "as"
         detail = (
-            f"observed on {components.plural(items, 'unseen pair')}: {components.percent(observed)} "
+            f"observed on {plural(items, 'unseen pair')}: {components.percent(observed)} "
             f"({components.interval(low, high)}), {how} expected"
         )
     return components.tile(
@@ -401,7 +402,7 @@ def _expected_alpha(fit: AnnotatorFit | None) -> str:
     if fit is None or fit.expected_alpha is None:
         return "1 is perfect, 0 is chance"
     return (
-        f"expected {components.decimal(fit.expected_alpha)} on {components.plural(fit.overlapping_items, 'unseen pair')}"
+        f"expected {components.decimal(fit.expected_alpha)} on {plural(fit.overlapping_items, 'unseen pair')}"
         f"; observed there {components.decimal(fit.observed_alpha)}"
     )
 

@@ -8,7 +8,6 @@ from typing import cast, get_args
 
 import gradio as gr
 
-from labeler.html import components
 from labeler.html.components import Markup, render
 from labeler.research import reading
 from labeler.research.tab import Cached, Tab, Updates, attempt, caller, heading_slot, html_slot, on
@@ -23,6 +22,7 @@ from storage.labeling import flag_answers, gold, judgments
 from storage.labeling.queue import midnight
 from storage.records import Annotator, AnnotatorRole, check_choice, new_id, now
 from storage.tables import annotators, settings, tokens
+from storage.wording import plural
 
 ARTICLES: dict[AnnotatorRole, str] = {
     "annotator": "an annotator",
@@ -173,7 +173,7 @@ class PeopleTab(Tab):
     def _make_gold(self, count: float | None) -> Updates:
         def make() -> str:
             made = gold.make(self._db, int(count or 0))
-            return f"{components.plural(made, 'gold pair')} made. Annotators get them from now on."
+            return f"{plural(made, 'gold pair')} made. Annotators get them from now on."
 
         return {self.gold_answer: attempt(make, "No gold pair was made.").html} | self.refresh()
 

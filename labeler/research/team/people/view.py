@@ -17,6 +17,7 @@ from storage.analysis.checks import CheckResult, PracticeState
 from storage.analysis.reliability import AnnotatorFigures
 from storage.records import AnnotatorRole, as_messages
 from storage.tables.tokens import Ways
+from storage.wording import plural
 
 _COLUMNS = (
     Column("Person"),
@@ -108,7 +109,7 @@ def _gold(each: Person) -> Markup | str:
     if each.gold.interval is None:
         return components.figure(components.DASH, practice) if practice else components.DASH
     spread = components.interval(*each.gold.interval)
-    pairs = components.plural(each.gold.answered, "pair")
+    pairs = plural(each.gold.answered, "pair")
     return components.figure(components.percent(each.gold.share), spread, pairs, practice)
 
 
@@ -120,8 +121,8 @@ def _ways(each: Person) -> str:
     found = [
         "password" if person.password_hash else "",
         "OpenID" if ways.linked else "",
-        components.plural(ways.invites, "invite") if ways.invites else "",
-        components.plural(ways.tokens, "API token") if ways.tokens else "",
+        plural(ways.invites, "invite") if ways.invites else "",
+        plural(ways.tokens, "API token") if ways.tokens else "",
     ]
     return ", ".join(filter(None, found)) or "nothing yet"
 
