@@ -29,7 +29,6 @@ from pipeline.runs.study_folder import (
     ORIGINAL,
     Spec,
     StudyFolder,
-    require_same,
 )
 from storage.engine.database import Database
 from storage.records import AnnotatorKind, ModelVersion, now
@@ -150,13 +149,14 @@ def plan_retraining(
 
 
 def write_inputs(db: Database, spec: Spec) -> None:
-    """Write the inputs of a planned study; what a study of the same name has stays unless it is the
-    same.
+    """Write the inputs of a planned study; those of a study that has started stay as they are.
 
     ValueError, with one sentence, if its rule leaves out nothing or everything.
     """
     folder = StudyFolder(db.workspace, "retrain", spec.name)
-    require_same(folder, spec)
+    # A started study reads its inputs until it ends.  ORIGINAL is the last file that is written.
+    if folder.spec() is not None and (folder.inputs / ORIGINAL).exists():
+        return
     rule = read_rule(**{key: spec.plan[key] for key in RULE})
     model = models.get(db, spec.plan["model"])
     source = RunDirectory(db.workspace / "runs" / spec.repeats)

@@ -67,13 +67,11 @@ def retrain(workspace: Path, spec: Spec, progress: Progress) -> RetrainReport:
         if not control:
             path = (read_json(folder.inputs / ORIGINAL) or {})["path"]
             job = replace(job, models=dict(job.models) | {"original": str(workspace / path)})
-        # Later evaluations may be in the study's inputs; all models score the same responses.
-        evaluations = parts[0].directories[0].inputs if control else folder.inputs
         title = f"{part.title} ({number + 1} of {len(parts)})"
         directory = run_to_end(
             part.directories[0].path,
             job,
-            fill=_fill(source, evaluations / EVALUATIONS, left_out),
+            fill=_fill(source, folder.inputs / EVALUATIONS, left_out),
             progress=lambda text, title=title: progress(f"{title}: {text}"),
             apart=True,
         )

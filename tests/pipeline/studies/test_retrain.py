@@ -4,6 +4,7 @@ loop, and what is refused."""
 from __future__ import annotations
 
 import json
+import shutil
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -18,7 +19,7 @@ from commands.main import app
 from pipeline.loop.retraining import plan_retraining, read_rule, write_inputs
 from pipeline.loop.studies import Studies
 from pipeline.runs.rundir import RunDirectory, write_atomically
-from pipeline.runs.study_folder import FACTS, StudyFolder
+from pipeline.runs.study_folder import EVIDENCE, FACTS, StudyFolder
 from pipeline.studies.retrain.files import (
     EVALUATIONS,
     LEFT_OUT,
@@ -32,6 +33,7 @@ from pipeline.studies.retrain.retrain import random_draw
 from storage.browsing import studies as browsing
 from storage.engine.database import Database
 from storage.errors import Conflict
+from storage.records import Judgment
 from storage.tables import iterations, policy_judgments, runs
 from tests.helpers.retrain_world import (
     BEGUN,
@@ -179,6 +181,41 @@ def test_a_date_is_in_utc_wherever_the_studio_runs(monkeypatch: pytest.MonkeyPat
         time.tzset()
 
 
+def test_a_started_study_keeps_its_inputs(workspace: Path, tmp_path: Path):
+    with Database.open(shutil.copytree(workspace, tmp_path / "w")) as db:
+        spec = plan_retraining(db, read_rule(without=["Ada"]), name="started")
+        folder = StudyFolder(db.workspace, "retrain", "started")
+
+        def inputs() -> dict[str, bytes]:
+            return {path.name: path.read_bytes() for path in folder.inputs.iterdir()}
+
+        write_inputs(db, replace(spec, plan=spec.plan | {"without": ["gold-1"]}))
+        write_inputs(db, spec)  # the first plan was never started
+        facts = read_facts(folder.inputs / FACTS)
+        assert {fact.annotator for fact in facts if fact.left_out} == {"Ada"}
+        folder.write_spec(spec)
+        started = inputs()
+        judge_more(db)
+        write_inputs(db, replace(spec, plan=spec.plan | {"controls": 2}))
+        assert inputs() == started
+        other = replace(spec, name="later")
+        write_inputs(db, other)
+        later = StudyFolder(db.workspace, "retrain", "later").inputs
+        assert (later / EVIDENCE).read_bytes() != started[EVIDENCE]
+
+
+def judge_more(db: Database) -> None:
+    """Ada judges a pair of a policy and SFT that another annotator has judged."""
+    given = Judgment(
+        id="j-later",
+        comparison=f"c-{PAIRS + 1}",
+        annotator="ada",
+        outcome="first",
+        shown_swapped=False,
+    )
+    db.write(lambda tx: tx.store(given))
+
+
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
@@ -238,6 +275,9 @@ def test_the_command_reports_and_the_loop_follows_and_stays_as_it_is(workspace: 
     (verdict,) = report["gate"]
     assert (verdict["before"], verdict["after"]) == ("provisional", "promoted")
     assert (verdict["shift"]["before"], verdict["shift"]["after"]) == (pytest.approx(2 / 3), 1)
+    other = ["reward", "retrain", f"--workspace={workspace}", "--name=typed", "--without=Ada"]
+    refused = CliRunner().invoke(app, other).exception
+    assert "belongs to a study with other settings or models (without: " in str(refused)
     with Database.open(workspace) as db:
         loop = looped(db)
         loop.refresh()
