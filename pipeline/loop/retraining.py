@@ -112,12 +112,12 @@ def read_rule(
 
 
 def _time(text: str) -> datetime:
-    """A date or a time in ISO 8601, in UTC unless it says otherwise."""
+    """The moment in UTC of a date or a time in ISO 8601, which is in UTC unless it says otherwise."""
     try:
         found = datetime.fromisoformat(text.strip())
-    except ValueError:
+        return (found if found.tzinfo else found.replace(tzinfo=UTC)).astimezone(UTC)
+    except (ValueError, OverflowError):  # in UTC, the year may be 0
         raise ValueError(f"{text!r} is no date in ISO 8601, such as {_EXAMPLE}") from None
-    return found if found.tzinfo else found.replace(tzinfo=UTC)
 
 
 def plan_retraining(

@@ -176,6 +176,10 @@ def test_a_date_is_in_utc_wherever_the_studio_runs(monkeypatch: pytest.MonkeyPat
     try:
         assert read_rule(before="2026-03-02").before == datetime(2026, 3, 2, tzinfo=UTC)
         assert read_rule(before="2026-03-02T01:00+01:00").before == datetime(2026, 3, 2, tzinfo=UTC)
+        # The page and the name of the study show the plan's time as UTC.
+        ahead = read_rule(before="2026-03-02T01:00+02:00")
+        assert ahead.plan["before"] == "2026-03-01T23:00:00+00:00"
+        assert ahead.name == "before-2026-03-01"
     finally:
         monkeypatch.undo()
         time.tzset()
@@ -228,6 +232,7 @@ def judge_more(db: Database) -> None:
             f"under the guidelines ff; it has: {OLD_RULES} (60), {NEW_RULES} (60)",
         ),
         (["--before=yesterday"], "'yesterday' is no date in ISO 8601, such as 2026-11-28"),
+        (["--before=0001-01-01T00:00+02:00"], "is no date in ISO 8601"),
         (["--before=2026-01-01"], "nothing would remain: all 120 judgments"),
         (["--before=2027-01-01"], "so the model would be the same"),
         ([*CARL, "--iteration=2"], "iteration 2 has no reward model; iterations with one are: 1"),
