@@ -77,6 +77,9 @@ RANDOM_STREAM: tuple[Arm, ...] = ("random", "previous", "reference", "repeated",
 Accuracy, calibration and win rates are measured only on judgments of these pairs, because pairs on
 which a model is uncertain do not represent the others."""
 
+PREFERENCES: tuple[Outcome, ...] = ("first", "second")
+"""The outcomes that prefer a response."""
+
 LEARNED_FROM: tuple[AnnotatorKind, ...] = ("person", "simulated")
 """The kinds of annotators whose judgments the models learn from by default."""
 

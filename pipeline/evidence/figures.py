@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import pandas as pd
@@ -15,7 +16,7 @@ from pipeline.promotion import gate
 from pipeline.promotion.model_board import model_board
 from pipeline.reward.quality.ceiling import agreement as second_opinions
 from pipeline.reward.quality.ceiling import agreement_group, items_of
-from pipeline.reward.quality.figures import of_stream, quality
+from pipeline.reward.quality.figures import of_stream, quality, row_log_loss
 from pipeline.reward.report.learning_curve import learning_curve
 from pipeline.reward.report.verdict import verdict
 from storage.analysis.agreement import agreement
@@ -151,14 +152,7 @@ def _log_loss(
     """
     stream, decided = of_stream(rows)
     counted = decided if summary.get("tie_model") == "drop" else stream
-    losses = [
-        -math.log(
-            {"first": row["p_first"], "second": row["p_second"]}.get(
-                row["outcome"], 1 - row["p_first"] - row["p_second"]
-            )
-        )
-        for row in counted
-    ]
-    found = sum(losses) / len(losses) if losses else None
+    losses = [row_log_loss(row, summary.get("tie_model", "")) for row in counted]
+    found = fmean(losses) if losses else None
     same = found is not None and trained is not None and math.isclose(found, trained, rel_tol=1e-6)
     return trained if same else found

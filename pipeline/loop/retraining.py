@@ -31,7 +31,7 @@ from pipeline.runs.study_folder import (
     StudyFolder,
 )
 from storage.engine.database import Database
-from storage.records import AnnotatorKind, ModelVersion, now
+from storage.records import PREFERENCES, AnnotatorKind, ModelVersion, now
 from storage.reports import to_json
 from storage.retraining import JudgmentFacts, judgment_facts, trained_model, write_evaluations
 from storage.tables import models, policy_judgments
@@ -39,7 +39,6 @@ from storage.tables import models, policy_judgments
 OLD = "it was trained before held-out judgments were stored; train once more, then retrain that one"
 RULE = ("without", "only", "guidelines", "before")
 """The criteria of a rule, by which a plan names them."""
-_PREFERENCES = ("first", "second")
 _EXAMPLE = "2026-11-28 or 2026-11-28T14:00+01:00"
 
 
@@ -240,7 +239,7 @@ def _require_change(
             f"this leaves out none of the {len(learned)} judgments that {model.id} learned from, so the "
             "model would be the same"
         )
-    if not any(each.outcome in _PREFERENCES for each in remaining):
+    if not any(each.outcome in PREFERENCES for each in remaining):
         raise ValueError(
             f"nothing would remain to learn from: none of the {len(remaining)} remaining judgments "
             f"that {model.id} learned from prefers a response"

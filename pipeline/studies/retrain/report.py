@@ -7,7 +7,6 @@ stored responses.  All shifts are after − before, paired, and clustered by pro
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
@@ -17,6 +16,7 @@ from typing import Any, Literal
 import numpy as np
 
 from pipeline.promotion import gate
+from pipeline.reward.quality.figures import Row, of_stream, outcomes, row_log_loss
 from pipeline.runs.study_folder import Spec
 from pipeline.statistics.paired import (
     Shift,
@@ -25,14 +25,11 @@ from pipeline.statistics.paired import (
     share_shift,
     subset_shift,
 )
-from pipeline.statistics.winrate import outcome
 from pipeline.studies.retrain.files import PARTS, Fact
 from storage.analysis.intervals import WinRate
 from storage.gate_records import Evidence, PolicyJudgment
 from storage.gate_report import Decision, Standing, Verdict
-from storage.records import RANDOM_STREAM
 
-Row = Mapping[str, Any]
 Scores = Mapping[str, Sequence[Row]]
 """By policy: a model's rewards of its responses and of SFT's (`files.SCORES_COLUMNS`)."""
 HeldOut = Mapping[str, Row]
@@ -40,9 +37,7 @@ HeldOut = Mapping[str, Row]
 Group = Literal["remaining", "all", "left_out"]
 GROUPS: tuple[Group, ...] = ("remaining", "all", "left_out")
 SFT = "SFT"
-_PREFERENCES = ("first", "second")
-_LEAST = 1e-12
-"""The least probability in a log-loss."""
+_LEAST_SPREAD = 1e-12
 
 
 @dataclass(frozen=True)
@@ -246,51 +241,37 @@ def held_out_shift(
 
     `predicted` are the predictions of the original, of the retrained model, and of the controls.
     """
-    original = predicted[0]
-    chosen = [
-        judgment
-        for judgment, row in original.items()
-        if row["arm"] in RANDOM_STREAM
-        and (group == "all" or (judgment in left_out) == (group == "left_out"))
-    ]
-    decided = [each for each in chosen if original[each]["outcome"] in _PREFERENCES]
-    scored = decided if tie_model == "drop" else chosen
+    stream, decided = of_stream(
+        [
+            row
+            for judgment, row in predicted[0].items()
+            if group == "all" or (judgment in left_out) == (group == "left_out")
+        ]
+    )
 
     def figure(
-        judgments: Sequence[str],
-        value: Callable[[Row], float],
+        rows: Sequence[Row],
+        values: Callable[[Sequence[Row]], np.ndarray],
         shift: Callable[..., Shift],
         step: float = 0.0,
     ) -> Figure | None:
-        if not judgments:
+        if not rows:
             return None
-        prompts = [original[each]["prompt"] for each in judgments]
-        values = [np.array([value(rows[each]) for each in judgments]) for rows in predicted]
-        least = step / len(judgments)
-        return _beside_chance(values, lambda one, two: shift(one, two, prompts), least=least)
+        prompts = [row["prompt"] for row in rows]
+        found = [values([each[row["judgment"]] for row in rows]) for each in predicted]
+        least = step / len(rows)
+        return _beside_chance(found, lambda one, two: shift(one, two, prompts), least=least)
+
+    def losses(rows: Sequence[Row]) -> np.ndarray:
+        return np.array([row_log_loss(row, tie_model) for row in rows])
 
     return HeldOutShift(
         group=group,
-        judgments=len(chosen),
+        judgments=len(stream),
         preferences=len(decided),
-        accuracy=figure(decided, _right, share_shift, step=1.0),
-        log_loss=figure(scored, lambda row: log_loss(row, tie_model), mean_shift),
+        accuracy=figure(decided, lambda rows: outcomes(rows)[0], share_shift, step=1.0),
+        log_loss=figure(decided if tie_model == "drop" else stream, losses, mean_shift),
     )
-
-
-def _right(row: Row) -> float:
-    """1 if the preferred response has the higher reward, ½ if the rewards are equal, else 0."""
-    return outcome(row["d"], 0.0) if row["outcome"] == "first" else outcome(-row["d"], 0.0)
-
-
-def log_loss(row: Row, tie_model: str) -> float:
-    """−log P(outcome), nats; *both bad* is a tie, which under ``half`` is half a win each."""
-    first, second = (-math.log(max(row[name], _LEAST)) for name in ("p_first", "p_second"))
-    if row["outcome"] in _PREFERENCES:
-        return first if row["outcome"] == "first" else second
-    if tie_model == "half":
-        return (first + second) / 2
-    return -math.log(max(1 - row["p_first"] - row["p_second"], _LEAST))
 
 
 def _beside_chance(
@@ -356,7 +337,7 @@ def _gains(rows: Sequence[Row]) -> np.ndarray:
     ours, theirs = (
         np.array([row[name] for row in rows]) for name in ("reward", "reference_reward")
     )
-    return (ours - theirs) / max(float(theirs.std()), _LEAST)
+    return (ours - theirs) / max(float(theirs.std()), _LEAST_SPREAD)
 
 
 def _ranks(rates: Mapping[str, float]) -> dict[str, int]:

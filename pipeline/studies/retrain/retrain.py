@@ -16,6 +16,7 @@ from typing import Any
 
 import pandas as pd
 
+from pipeline.reward.quality.figures import Row
 from pipeline.runs.repeat import Progress, copy_inputs, run_to_end
 from pipeline.runs.rundir import RunDirectory, read_json, write_atomically
 from pipeline.runs.study_folder import (
@@ -37,7 +38,7 @@ from pipeline.studies.retrain.files import (
     Fact,
     read_facts,
 )
-from pipeline.studies.retrain.report import HeldOut, Measured, RetrainReport, Row, Scores, summary
+from pipeline.studies.retrain.report import HeldOut, Measured, RetrainReport, Scores, summary
 from storage.gate_records import Evidence
 from storage.records import derive_seed
 from storage.reports import from_json

@@ -18,6 +18,7 @@ from typer.testing import CliRunner
 from commands.main import app
 from pipeline.loop.retraining import plan_retraining, read_rule, write_inputs
 from pipeline.loop.studies import Studies
+from pipeline.reward.quality.figures import row_log_loss
 from pipeline.runs.rundir import RunDirectory, write_atomically
 from pipeline.runs.study_folder import EVIDENCE, FACTS, StudyFolder
 from pipeline.studies.retrain.files import (
@@ -28,7 +29,6 @@ from pipeline.studies.retrain.files import (
     TRAINED,
     read_facts,
 )
-from pipeline.studies.retrain.report import log_loss
 from pipeline.studies.retrain.retrain import random_draw
 from storage.browsing import studies as browsing
 from storage.engine.database import Database
@@ -101,7 +101,7 @@ def test_without_leaving_anything_out_the_model_is_the_original(db: Database, tm
             assert two[name] == pytest.approx(one[name], rel=1e-4, abs=1e-5)
     # The log-loss of single judgments is that of the reward stage.
     result = source.result() or {}
-    losses = [log_loss(row, result["tie_model"]) for row in before]
+    losses = [row_log_loss(row, result["tie_model"]) for row in before]
     assert sum(losses) / len(losses) == pytest.approx(result["log_loss"])
     # Centering moves all rewards by a constant, so their differences are the same.
     original, again = (rows_of(made.outputs / name) for name in (ORIGINAL_SCORES, SCORES))

@@ -15,7 +15,6 @@ from pipeline.studies.retrain.report import (
     Measured,
     RetrainReport,
     gate_shifts,
-    log_loss,
     policy_shifts,
     summary,
     swaps,
@@ -102,15 +101,6 @@ def test_groups_of_held_out_judgments_by_hand():
     # −log σ(1) = .3133 and −log σ(−1) = 1.3133.
     assert remaining.log_loss.before == pytest.approx((2 * 0.3133 + 1.3133) / 3, abs=1e-4)
     assert remaining.log_loss.after == pytest.approx(0.3133, abs=1e-4)
-
-
-def test_the_log_loss_of_ties_by_hand():
-    tied = predicted(0, "tie") | {"p_first": 0.5, "p_second": 0.2}
-    assert log_loss(tied, "rao_kupper") == pytest.approx(-math.log(0.3))
-    assert log_loss(tied | {"outcome": "both_bad"}, "davidson") == pytest.approx(-math.log(0.3))
-    half = tied | {"p_second": 0.5}
-    assert log_loss(half, "half") == pytest.approx(math.log(2))
-    assert log_loss(tied | {"outcome": "second"}, "rao_kupper") == pytest.approx(-math.log(0.2))
 
 
 def test_controls_say_what_chance_gives():
