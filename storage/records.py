@@ -46,6 +46,9 @@ STUDY_FOLDERS: Mapping[StudyKind, str] = {
     "retrain": "retrain",
 }
 """The folders of the workspace in which studies of each kind work."""
+HELD_OUT_FILE = "held_out.parquet"
+"""The reward stage's output with the model's predictions of held-out judgments
+(`pipeline.reward.quality.held_out`)."""
 Arm = Literal[
     "random", "previous", "reference", "repeated", "imported", "written",
     "bald", "uncertainty", "d_optimal",

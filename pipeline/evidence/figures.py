@@ -23,7 +23,7 @@ from storage.analysis.agreement import agreement
 from storage.analysis.checks import check_results
 from storage.engine.database import Database
 from storage.gate_records import Evidence
-from storage.records import RANDOM_STREAM
+from storage.records import HELD_OUT_FILE, RANDOM_STREAM
 from storage.reports import Quality, from_json, to_json
 from storage.tables import models, policy_judgments
 from storage.tables.model_judgments import judged
@@ -95,7 +95,7 @@ def figures(
         "reward models": {
             model.id: _reward_model(db, model.summary, model.snapshot, reward / model.id)
             for model in models.listing(db, role="reward")
-            if (reward / model.id / "held_out.parquet").exists()
+            if (reward / model.id / HELD_OUT_FILE).exists()
         },
     }
 
@@ -112,7 +112,7 @@ def _reward_model(
 ) -> dict[str, Any]:
     """Its quality on held-out judgments, learning curve and verdict."""
     trained = from_json(Quality, summary["quality"])
-    rows = pd.read_parquet(folder / "held_out.parquet").to_dict("records")
+    rows = pd.read_parquet(folder / HELD_OUT_FILE).to_dict("records")
     pairs = _pairs(db, snapshot)
     found = quality(
         rows,

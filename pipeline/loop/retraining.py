@@ -22,16 +22,16 @@ from pipeline.reward.validation_split import LEARNED
 from pipeline.runs.parquet import write_rows
 from pipeline.runs.rundir import RunDirectory, write_atomically
 from pipeline.runs.study_folder import (
+    EVALUATIONS,
     EVIDENCE,
     FACTS,
-    HELD_OUT,
     MAX_CONTROLS,
     ORIGINAL,
     Spec,
     StudyFolder,
 )
 from storage.engine.database import Database
-from storage.records import PREFERENCES, AnnotatorKind, ModelVersion, now
+from storage.records import HELD_OUT_FILE, PREFERENCES, AnnotatorKind, ModelVersion, now
 from storage.reports import to_json
 from storage.retraining import JudgmentFacts, judgment_facts, trained_model, write_evaluations
 from storage.tables import models, policy_judgments
@@ -164,7 +164,7 @@ def write_inputs(db: Database, spec: Spec) -> None:
         facts = _facts(db, source, [row.judgment for row in evidence.judged])
         _require_change(facts, rule, model)
         folder.inputs.mkdir(parents=True, exist_ok=True)
-        missing = write_evaluations(db, folder.inputs)
+        missing = write_evaluations(db, folder.inputs / EVALUATIONS)
     rows = [
         asdict(judgment) | {"part": part, "left_out": not rule.keeps(judgment)}
         for judgment, part in facts
@@ -182,7 +182,7 @@ def _require_files(workspace: Path, model: ModelVersion, source: RunDirectory) -
             f"{model.id} cannot be trained again: the files of its run are not in {workspace}, as "
             "after a restore"
         )
-    if not all((source.outputs / name).exists() for name in (LEARNED, HELD_OUT)):
+    if not all((source.outputs / name).exists() for name in (LEARNED, HELD_OUT_FILE)):
         raise ValueError(f"{model.id} cannot be compared with another model: {OLD}")
     if not (workspace / model.path).is_dir():
         raise ValueError(
@@ -201,7 +201,7 @@ def _facts(
     part: dict[str, str] = {}
     for name, path in (
         ("set_aside", source.inputs / "judgments.parquet"),
-        ("held_out", source.outputs / HELD_OUT),
+        ("held_out", source.outputs / HELD_OUT_FILE),
         ("learned", source.outputs / LEARNED),
     ):
         found = pd.read_parquet(path, columns=["judgment"])["judgment"]

@@ -20,16 +20,15 @@ from pipeline.reward.quality.figures import Row
 from pipeline.runs.repeat import Progress, copy_inputs, run_to_end
 from pipeline.runs.rundir import RunDirectory, read_json, write_atomically
 from pipeline.runs.study_folder import (
+    EVALUATIONS,
     EVIDENCE,
     FACTS,
-    HELD_OUT,
     ORIGINAL,
     RETRAINED,
     Spec,
     StudyFolder,
 )
 from pipeline.studies.retrain.files import (
-    EVALUATIONS,
     LEFT_OUT,
     ORIGINAL_SCORES,
     PARTS,
@@ -40,7 +39,7 @@ from pipeline.studies.retrain.files import (
 )
 from pipeline.studies.retrain.report import HeldOut, Measured, RetrainReport, Scores, summary
 from storage.gate_records import Evidence
-from storage.records import derive_seed
+from storage.records import HELD_OUT_FILE, derive_seed
 from storage.reports import from_json
 
 _COPIED = ("judgments.parquet", "edits.parquet", "gold.parquet", "judged_by.json")
@@ -134,7 +133,7 @@ def _measured(directory: RunDirectory) -> Measured:
 
 
 def _held_out(outputs: Path) -> HeldOut:
-    return {row["judgment"]: row for row in _rows(outputs / HELD_OUT)}
+    return {row["judgment"]: row for row in _rows(outputs / HELD_OUT_FILE)}
 
 
 def _scores(path: Path) -> Scores:

@@ -20,9 +20,8 @@ from pipeline.loop.retraining import plan_retraining, read_rule, write_inputs
 from pipeline.loop.studies import Studies
 from pipeline.reward.quality.figures import row_log_loss
 from pipeline.runs.rundir import RunDirectory, write_atomically
-from pipeline.runs.study_folder import EVIDENCE, FACTS, StudyFolder
+from pipeline.runs.study_folder import EVALUATIONS, EVIDENCE, FACTS, StudyFolder
 from pipeline.studies.retrain.files import (
-    EVALUATIONS,
     LEFT_OUT,
     ORIGINAL_SCORES,
     SCORES,
