@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.runs.rundir import write_atomically
-from pipeline.statistics.paired import Shift
 from pipeline.studies.plots import COLORS, FAINT, INK, add_legend, mark, save_svg, svg_figure
-from pipeline.studies.retrain.findings import GROUPS
+from pipeline.studies.retrain.findings import GROUPS, change
 from pipeline.studies.retrain.report import Figure, RetrainReport
 from storage.reports import to_json
 
@@ -26,7 +25,7 @@ class Row:
     """A row of the plot: a heading without a shift, or a shift in shares."""
 
     label: str
-    shift: Shift | None = None
+    shift: Figure | None = None
 
 
 def rows(report: RetrainReport) -> list[Row]:
@@ -41,7 +40,7 @@ def rows(report: RetrainReport) -> list[Row]:
             Row(each.policy, each.win_rate) for each in report.policies
         ],
         "Win rate against SFT among people": [
-            Row(f"{each.policy}: {each.before} → {each.after}", each.shift)
+            Row(f"{each.policy}: {change(each.before, each.after)}", each.shift)
             for each in report.gate
             if each.shift
         ],
@@ -73,7 +72,7 @@ def write_report(folder: Path, report: RetrainReport) -> Path:
     for place, row in enumerate(shown):
         _draw(axes, len(shown) - 1 - place, row)
     handles = [mark("shift", color=COLORS[0], marker="o", ms=7, ls="-")]
-    if report.plan["controls"]:
+    if any(row.shift and row.shift.chance for row in shown):
         handles += [
             mark("controls", color=FAINT, marker="|", ms=10),
             mark("95% limit of chance", color="0.8", marker="s", ms=9),
@@ -86,7 +85,7 @@ def _reach(shown: list[Row]) -> float:
     """The end of the axis, in points: limits of chance may lie beyond it."""
     ends = [0.01]
     for shift in (row.shift for row in shown if row.shift):
-        chance = shift.chance if isinstance(shift, Figure) else None
+        chance = shift.chance
         ends += [shift.shift, shift.low or 0.0, shift.high or 0.0]
         ends += chance.controls if chance else ()
     return 105 * max(map(abs, ends))
@@ -113,7 +112,7 @@ def _draw(axes: Any, height: float, row: Row) -> None:
         axes.text(left, height, row.label, size=9.5, weight="bold", color=INK, **label)
         return
     axes.text(left + 0.02, height, row.label, size=9, color=INK, **label)
-    shift, chance = row.shift, row.shift.chance if isinstance(row.shift, Figure) else None
+    shift, chance = row.shift, row.shift.chance
     if chance and chance.low is not None and chance.high is not None:
         ends = [100 * chance.low, 100 * chance.high]
         axes.plot(ends, [height] * 2, color="0.85", lw=9, solid_capstyle="butt", zorder=2)
