@@ -111,12 +111,14 @@ def _about_gate(found: Sequence[GateShift]) -> Iterator[str]:
         return
     changed = [each for each in judged if each.before != each.after]
     for each in changed:
-        yield f"The gate's verdict on {each.policy} changes from {each.before} to {each.after}."
-        if each.shift:
-            yield (
-                f"Its win rate among people goes {_from_to(each.shift)}. "
-                f"{beside_chance(each.shift, controls='draws')}"
-            )
+        verdict = f"The gate's verdict on {each.policy} changes from {each.before} to {each.after}."
+        if each.shift is None:
+            yield verdict
+            continue
+        yield (
+            f"{verdict} Its win rate among people goes {_from_to(each.shift)}. "
+            f"{beside_chance(each.shift, controls='draws')}"
+        )
     if not changed:
         names = ", ".join(f"{each.policy} {each.before}" for each in judged)
         yield f"No verdict of the gate changes: {names}."

@@ -251,7 +251,7 @@ def test_text_says_of_each_shift_whether_it_is_chance(tmp_path: Path):
     assert len(verdicts) == 12
     assert said == ["beyond" if each else "within" for each in verdicts]
     changed = [each.shift for each in made.gate if each.before != each.after]
-    told = [each for each in made.findings if each.startswith("Its win rate among people")]
+    told = [each for each in made.findings if "Its win rate among people" in each]
     for shift, sentence in zip(changed, told, strict=True):
         assert shift is not None
         assert f": {points(shift)}. As many random judgments left out shift it by" in sentence
