@@ -131,6 +131,8 @@ def test_the_form_offers_what_the_judgments_have(browser: Browser, world: World)
         expect(drawer.locator(".st-only")).to_be_hidden()  # all judgments are by people
         expect(drawer.locator("[name=controls]")).to_have_value("3")
         expect(drawer.locator(".st-cost")).to_contain_text("about 2 min")
+        names = drawer.locator(".st-people bdi").all_inner_texts()
+        assert names == [each.value for each in OFFER.annotators]
         drawer.get_by_label("Careless Carl (100)").check()
         drawer.locator("[name=guidelines]").select_option("0" * 16)
         drawer.locator("[name=before]").fill("2026-03-05")

@@ -141,8 +141,8 @@ const retrained = (() => {
   // Fill in what the offer has; `duration` shows seconds.
   function fill(form, offer, duration) {
     form.querySelector(".st-people").replaceChildren(make("legend", "", "Leave out the judgments by"), ...offer.annotators.map((each) => {
-      const label = make("label"), pick = Object.assign(make("input"), { type: "checkbox", value: each.value }), name = make("span", "", counted(each));
-      name.dir = "auto";
+      const label = make("label"), pick = Object.assign(make("input"), { type: "checkbox", value: each.value }), name = make("span");
+      name.append(make("bdi", "", each.value), ` (${each.judgments})`); // a name may turn the text after it around
       label.append(pick, name);
       return label;
     }));
