@@ -46,6 +46,9 @@ STUDY_FOLDERS: Mapping[StudyKind, str] = {
     "retrain": "retrain",
 }
 """The folders of the workspace in which studies of each kind work."""
+HELD_OUT_FILE = "held_out.parquet"
+"""The reward stage's output with the model's predictions of held-out judgments
+(`pipeline.reward.quality.held_out`)."""
 Arm = Literal[
     "random", "previous", "reference", "repeated", "imported", "written",
     "bald", "uncertainty", "d_optimal",
@@ -76,6 +79,9 @@ RANDOM_STREAM: tuple[Arm, ...] = ("random", "previous", "reference", "repeated",
 """Arms of imported pairs and of pairs that the loop sampled without a reward model's choice.
 Accuracy, calibration and win rates are measured only on judgments of these pairs, because pairs on
 which a model is uncertain do not represent the others."""
+
+PREFERENCES: tuple[Outcome, ...] = ("first", "second")
+"""The outcomes that prefer a response."""
 
 LEARNED_FROM: tuple[AnnotatorKind, ...] = ("person", "simulated")
 """The kinds of annotators whose judgments the models learn from by default."""

@@ -18,8 +18,6 @@ from storage.reports import JudgmentCount, RetrainOffer
 from storage.tables import iterations, models, runs
 from storage.worker_files import evaluated
 
-EVALUATIONS = "evaluations.parquet"
-"""A response of a policy and one of the SFT reference to each prompt of its evaluation."""
 _COLUMNS = ("policy", "prompt", "messages", "text", "reference_text")
 _FACTS = """
     SELECT j.id AS judgment, a.name AS annotator, a.kind, j.guidelines, j.created_at, j.outcome
@@ -100,8 +98,8 @@ def trained_model(db: Database, iteration: int | None = None) -> tuple[ModelVers
         raise ValueError(f"{model.id} cannot be trained again: its run is not recorded") from None
 
 
-def write_evaluations(db: Database, inputs: Path) -> list[str]:
-    """Write `EVALUATIONS`: for each policy, the responses of the iteration that trained it.
+def write_evaluations(db: Database, path: Path) -> list[str]:
+    """Write a Parquet file: for each policy, the responses of the iteration that trained it.
 
     The k-th response of a policy to a prompt is paired with the reference's k-th.  Returns the
     policies that have no stored evaluation.
@@ -117,7 +115,7 @@ def write_evaluations(db: Database, inputs: Path) -> list[str]:
             missing.append(iteration.policy_produced)
             continue
         rows += _paired_responses(found, iteration.policy_produced)
-    pd.DataFrame(rows, columns=list(_COLUMNS)).to_parquet(inputs / EVALUATIONS, index=False)
+    pd.DataFrame(rows, columns=list(_COLUMNS)).to_parquet(path, index=False)
     return missing
 
 

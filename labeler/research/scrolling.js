@@ -1,7 +1,7 @@
 // Boxes that scroll: a box with nothing to focus gets a tab stop while it is too small for what it
 // holds, so that the arrow keys scroll it. The row of sections shows the one that is open.
 (() => {
-  const BOXES = ".ks-scroll, .ks-side, .ks-pre, .ks-sample > header > div, .ks-listed";
+  const BOXES = ".ks-scroll, .st-figure, .ks-side, .ks-pre, .ks-sample > header > div, .ks-listed";
   const CONTROLS = "a[href], button, input, select, textarea, summary, [tabindex]";
   const scrolls = (box) => box.scrollHeight > box.clientHeight + 1 || box.scrollWidth > box.clientWidth + 1;
 

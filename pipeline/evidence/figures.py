@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import pandas as pd
@@ -15,14 +16,14 @@ from pipeline.promotion import gate
 from pipeline.promotion.model_board import model_board
 from pipeline.reward.quality.ceiling import agreement as second_opinions
 from pipeline.reward.quality.ceiling import agreement_group, items_of
-from pipeline.reward.quality.figures import of_stream, quality
+from pipeline.reward.quality.figures import of_stream, quality, row_log_loss
 from pipeline.reward.report.learning_curve import learning_curve
 from pipeline.reward.report.verdict import verdict
 from storage.analysis.agreement import agreement
 from storage.analysis.checks import check_results
 from storage.engine.database import Database
 from storage.gate_records import Evidence
-from storage.records import RANDOM_STREAM
+from storage.records import HELD_OUT_FILE, RANDOM_STREAM
 from storage.reports import Quality, from_json, to_json
 from storage.tables import models, policy_judgments
 from storage.tables.model_judgments import judged
@@ -94,7 +95,7 @@ def figures(
         "reward models": {
             model.id: _reward_model(db, model.summary, model.snapshot, reward / model.id)
             for model in models.listing(db, role="reward")
-            if (reward / model.id / "held_out.parquet").exists()
+            if (reward / model.id / HELD_OUT_FILE).exists()
         },
     }
 
@@ -111,7 +112,7 @@ def _reward_model(
 ) -> dict[str, Any]:
     """Its quality on held-out judgments, learning curve and verdict."""
     trained = from_json(Quality, summary["quality"])
-    rows = pd.read_parquet(folder / "held_out.parquet").to_dict("records")
+    rows = pd.read_parquet(folder / HELD_OUT_FILE).to_dict("records")
     pairs = _pairs(db, snapshot)
     found = quality(
         rows,
@@ -151,14 +152,7 @@ def _log_loss(
     """
     stream, decided = of_stream(rows)
     counted = decided if summary.get("tie_model") == "drop" else stream
-    losses = [
-        -math.log(
-            {"first": row["p_first"], "second": row["p_second"]}.get(
-                row["outcome"], 1 - row["p_first"] - row["p_second"]
-            )
-        )
-        for row in counted
-    ]
-    found = sum(losses) / len(losses) if losses else None
+    losses = [row_log_loss(row, summary.get("tie_model", "")) for row in counted]
+    found = fmean(losses) if losses else None
     same = found is not None and trained is not None and math.isclose(found, trained, rel_tol=1e-6)
     return trained if same else found

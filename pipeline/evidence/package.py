@@ -35,11 +35,11 @@ from pipeline.evidence.check import differences, leaves
 from pipeline.evidence.figures import CURVE, figures
 from pipeline.evidence.sums import SUMS, digest_of, write_sums
 from pipeline.evidence.tables import Tables, aliases, judgment_aliases, write_tables
-from pipeline.reward.report.report import TABLE, curve_place
+from pipeline.reward.report.report import curve_place
 from storage.engine.database import Database
 from storage.engine.workspace import JOURNAL
 from storage.errors import StorageUnavailable, cause_of, explain, writing_to
-from storage.records import TrainedRewardModel, now
+from storage.records import HELD_OUT_FILE, TrainedRewardModel, now
 from storage.tables import guidelines, models
 from storage.tables.pseudonyms import key_of
 
@@ -141,11 +141,11 @@ def _write_data(db: Database, config: Config, place: Path, key: bytes) -> dict[s
 
 def _copy_reward_model(db: Database, model: TrainedRewardModel, target: Path) -> None:
     """Copy its predictions for held-out judgments, and its learning curve so far."""
-    held_out = db.workspace / (model.directory or "") / "outputs" / TABLE
+    held_out = db.workspace / (model.directory or "") / "outputs" / HELD_OUT_FILE
     if model.directory is None or not held_out.exists():
         return  # trained by a version that stored none
     (target / CURVE).mkdir(parents=True)
-    shutil.copy(held_out, target / TABLE)
+    shutil.copy(held_out, target / HELD_OUT_FILE)
     for file in curve_place(db.workspace, model.model, model.directory).outputs.glob("*.parquet"):
         shutil.copy(file, target / CURVE / file.name)
 

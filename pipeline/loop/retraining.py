@@ -22,17 +22,16 @@ from pipeline.reward.validation_split import LEARNED
 from pipeline.runs.parquet import write_rows
 from pipeline.runs.rundir import RunDirectory, write_atomically
 from pipeline.runs.study_folder import (
+    EVALUATIONS,
     EVIDENCE,
     FACTS,
-    HELD_OUT,
     MAX_CONTROLS,
     ORIGINAL,
     Spec,
     StudyFolder,
-    require_same,
 )
 from storage.engine.database import Database
-from storage.records import AnnotatorKind, ModelVersion, now
+from storage.records import HELD_OUT_FILE, PREFERENCES, AnnotatorKind, ModelVersion, now
 from storage.reports import to_json
 from storage.retraining import JudgmentFacts, judgment_facts, trained_model, write_evaluations
 from storage.tables import models, policy_judgments
@@ -40,7 +39,6 @@ from storage.tables import models, policy_judgments
 OLD = "it was trained before held-out judgments were stored; train once more, then retrain that one"
 RULE = ("without", "only", "guidelines", "before")
 """The criteria of a rule, by which a plan names them."""
-_PREFERENCES = ("first", "second")
 _EXAMPLE = "2026-11-28 or 2026-11-28T14:00+01:00"
 
 
@@ -113,12 +111,12 @@ def read_rule(
 
 
 def _time(text: str) -> datetime:
-    """A date or a time in ISO 8601, in UTC unless it says otherwise."""
+    """The moment in UTC of a date or a time in ISO 8601, which is in UTC unless it says otherwise."""
     try:
         found = datetime.fromisoformat(text.strip())
-    except ValueError:
+        return (found if found.tzinfo else found.replace(tzinfo=UTC)).astimezone(UTC)
+    except (ValueError, OverflowError):  # in UTC, the year may be 0
         raise ValueError(f"{text!r} is no date in ISO 8601, such as {_EXAMPLE}") from None
-    return found if found.tzinfo else found.replace(tzinfo=UTC)
 
 
 def plan_retraining(
@@ -150,13 +148,14 @@ def plan_retraining(
 
 
 def write_inputs(db: Database, spec: Spec) -> None:
-    """Write the inputs of a planned study; what a study of the same name has stays unless it is the
-    same.
+    """Write the inputs of a planned study; those of a study that has started stay as they are.
 
     ValueError, with one sentence, if its rule leaves out nothing or everything.
     """
     folder = StudyFolder(db.workspace, "retrain", spec.name)
-    require_same(folder, spec)
+    # A started study reads its inputs until it ends.  ORIGINAL is the last file that is written.
+    if folder.spec() is not None and (folder.inputs / ORIGINAL).exists():
+        return
     rule = read_rule(**{key: spec.plan[key] for key in RULE})
     model = models.get(db, spec.plan["model"])
     source = RunDirectory(db.workspace / "runs" / spec.repeats)
@@ -165,7 +164,7 @@ def write_inputs(db: Database, spec: Spec) -> None:
         facts = _facts(db, source, [row.judgment for row in evidence.judged])
         _require_change(facts, rule, model)
         folder.inputs.mkdir(parents=True, exist_ok=True)
-        missing = write_evaluations(db, folder.inputs)
+        missing = write_evaluations(db, folder.inputs / EVALUATIONS)
     rows = [
         asdict(judgment) | {"part": part, "left_out": not rule.keeps(judgment)}
         for judgment, part in facts
@@ -183,7 +182,7 @@ def _require_files(workspace: Path, model: ModelVersion, source: RunDirectory) -
             f"{model.id} cannot be trained again: the files of its run are not in {workspace}, as "
             "after a restore"
         )
-    if not all((source.outputs / name).exists() for name in (LEARNED, HELD_OUT)):
+    if not all((source.outputs / name).exists() for name in (LEARNED, HELD_OUT_FILE)):
         raise ValueError(f"{model.id} cannot be compared with another model: {OLD}")
     if not (workspace / model.path).is_dir():
         raise ValueError(
@@ -202,7 +201,7 @@ def _facts(
     part: dict[str, str] = {}
     for name, path in (
         ("set_aside", source.inputs / "judgments.parquet"),
-        ("held_out", source.outputs / HELD_OUT),
+        ("held_out", source.outputs / HELD_OUT_FILE),
         ("learned", source.outputs / LEARNED),
     ):
         found = pd.read_parquet(path, columns=["judgment"])["judgment"]
@@ -240,7 +239,7 @@ def _require_change(
             f"this leaves out none of the {len(learned)} judgments that {model.id} learned from, so the "
             "model would be the same"
         )
-    if not any(each.outcome in _PREFERENCES for each in remaining):
+    if not any(each.outcome in PREFERENCES for each in remaining):
         raise ValueError(
             f"nothing would remain to learn from: none of the {len(remaining)} remaining judgments "
             f"that {model.id} learned from prefers a response"

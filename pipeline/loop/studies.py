@@ -74,7 +74,8 @@ class Studies:
 
     def offer(self) -> StudyOffer:
         """What a study would repeat now, or why none can start."""
-        retrain = self._offered_retraining()
+        refused = self._refused()
+        retrain = self._offered_retraining(refused)
         try:
             source = newest_ppo_run(self._db.workspace)
         except ValueError:
@@ -89,12 +90,12 @@ class Studies:
             method=runs.METHODS.get(job.kind, job.kind),
             iteration=job.iteration,
             kl_weight=job.config.ppo.kl_weight,
-            reason=self._refused(),
+            reason=refused,
             methods=METHODS,
             retrain=retrain,
         )
 
-    def _offered_retraining(self) -> RetrainOffer | None:
+    def _offered_retraining(self, refused: str | None) -> RetrainOffer | None:
         """The reward model that a study would train again; None if there is none."""
         try:
             model, _ = trained_model(self._db)
@@ -102,7 +103,7 @@ class Studies:
             return None
         if self._offered is None or self._offered.model != model.id:
             self._offered = retrain_offer(self._db, model)  # pages ask every few seconds
-        return replace(self._offered, reason=self._refused())
+        return replace(self._offered, reason=refused)
 
     def _refused(self) -> str | None:
         """Why no study can start: the loop trains, or another study runs."""
@@ -134,16 +135,9 @@ class Studies:
         with self._lock:
             if (reason := self.offer().reason) is not None:
                 raise Conflict(reason)
-            spec = planned(workspace, kind, name, checked, settings, created_by=created_by)
-            folder = StudyFolder(workspace, kind, name)
-            known = folder.spec()
-            if (folder.path.exists() and known is None) or (known and known.differs(spec)):
-                raise Conflict(
-                    f"The name {name} is taken by a study with other values. Choose another name."
-                )
-            found = self._spawn(folder, spec)
-            audit.note(self._db, "study.started", found.id, plan=dict(checked), settings=settings)
-            return found
+            return self._begin(
+                planned(workspace, kind, name, checked, settings, created_by=created_by)
+            )
 
     def _start_retraining(
         self, name: str, plan: Mapping[str, Any], settings: Mapping[str, str], *, created_by: str
@@ -163,16 +157,27 @@ class Studies:
                 iteration=given.get("iteration"), controls=given.get("controls", 0),
                 name=name, created_by=created_by,
             )  # fmt: skip
-            folder = StudyFolder(self._db.workspace, "retrain", spec.name)
-            known = folder.spec()
-            if known and known.differs(spec, values=False):
-                raise Conflict(
-                    f"The name {spec.name} is taken by a study with other values. Choose another name."
-                )
+            return self._begin(spec)
+
+    def _begin(self, spec: Spec) -> Study:
+        """Start the study, or continue it; Conflict if another one has its name."""
+        folder = StudyFolder(self._db.workspace, spec.kind, spec.name)
+        known, retrains = folder.spec(), spec.kind == "retrain"
+        # With other values a sweep would be another one, but controls can be added.  A folder that
+        # does not say what it does is of an earlier version, or of a retraining that was only planned.
+        unknown = known is None and folder.path.exists() and not retrains
+        if unknown or (known and known.differs(spec, values=not retrains)):
+            raise Conflict(
+                f"The name {spec.name} is taken by a study with other values. Choose another name."
+            )
+        if retrains:
             write_inputs(self._db, spec)
-            found = self._spawn(folder, spec)
-            audit.note(self._db, "study.started", found.id, plan=dict(spec.plan), settings={})
-            return found
+        found = self._spawn(folder, spec)
+        audit.note(
+            self._db, "study.started", found.id,
+            plan=dict(spec.plan), settings=dict(spec.settings),
+        )  # fmt: skip
+        return found
 
     def resume(self, id: str) -> Study:
         """Continue a study that failed or was cancelled; its finished runs are not repeated."""

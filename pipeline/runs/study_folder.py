@@ -60,8 +60,9 @@ MAX_CONTROLS = 20
 FACTS, EVIDENCE, ORIGINAL = "facts.parquet", "evidence.json", "original.json"
 """Inputs of a study that trains a reward model again: its judgments, and which of them are left out; the
 gate's evidence; and the path of the original reward model."""
-HELD_OUT = "held_out.parquet"
-"""A reward model's predictions of held-out judgments (`pipeline.reward.quality.held_out`)."""
+EVALUATIONS = "evaluations.parquet"
+"""An input of such a study and of its workers: a response of a policy and one of the SFT reference to
+each prompt of the policy's evaluation (`storage.retraining`)."""
 _VALUES = ("kl_weight", "methods", "controls")
 _JUDGED_BY = ("kl_budget", "kl", "gold")
 """Values of a plan by which results are compared; they change no run."""

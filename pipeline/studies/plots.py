@@ -16,15 +16,17 @@ _NEAR = 1.25
 """The budget is drawn if it is at most this many times the largest KL."""
 
 
-def svg_figure(*, width: float, height: float, title: str, subtitle: str) -> Any:
-    """A figure without axes, to be saved as SVG; sizes are in inches."""
+def svg_figure(
+    *, width: float, height: float, title: str, subtitle: str, margin: float = _LEFT
+) -> Any:
+    """A figure without axes, to be saved as SVG; sizes are in inches.  The titles begin at `margin`."""
     # Imported here, because matplotlib is slow to import.
     from matplotlib.backends.backend_svg import FigureCanvasSVG  # noqa: PLC0415
     from matplotlib.figure import Figure  # noqa: PLC0415
 
     figure = Figure(figsize=(width, height))
     FigureCanvasSVG(figure)
-    left = _LEFT / width
+    left = margin / width
     figure.text(left, 1 - 0.3 / height, title, size=13, weight="bold", color=INK)
     figure.text(left, 1 - 0.53 / height, subtitle, size=9, color=FAINT)
     return figure

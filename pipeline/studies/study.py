@@ -56,8 +56,7 @@ def run_retraining(workspace: Path, spec: Spec, progress: Progress) -> tuple[Ret
     """Train a reward model again without some judgments; returns the report and its plot's path."""
     with conducting(workspace, spec) as folder:
         found = retrain(workspace, spec, progress)
-        told = replace(found, notes=notes(found))
-        told = replace(told, findings=findings(told))
+        told = replace(found, findings=findings(found), notes=notes(found))
         return told, retrain_plot.write_report(folder.path, told)
 
 

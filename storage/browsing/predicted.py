@@ -9,6 +9,7 @@ model's prediction, any other pair the one of the table.
 from __future__ import annotations
 
 from storage.engine.database import Database
+from storage.records import HELD_OUT_FILE
 from storage.tables import models
 
 _STORED = "SELECT comparison, reward_model, first AS expected FROM predictions"
@@ -29,7 +30,7 @@ def predicted(db: Database) -> str:
     """
     newest = next(iter(models.reward_models(db)), None)
     if newest is not None and newest.directory:
-        file = db.workspace / newest.directory / "outputs" / "held_out.parquet"
+        file = db.workspace / newest.directory / "outputs" / HELD_OUT_FILE
         if file.exists():
             return _WITH_FILE.format(
                 model=_quoted(newest.model), file=_quoted(str(file)), stored=_STORED

@@ -80,8 +80,8 @@ class StudyDetails(StudySummary):
     """A study with its report, which the command writes too; None until it is finished.
 
     The report of a sweep has `kl_budget`, `best`, `lead` and `runs`; that of a comparison `kl` and
-    `methods`; that of a reward model that was trained again `held_out`, `policies`, `swaps`, `gate`,
-    `counts`, `findings` and `notes`.
+    `methods`; that of a reward model that was trained again `held_out`, `policies`, `order_before`,
+    `order_after`, `swaps`, `gate`, `counts`, `findings` and `notes`.
     """
 
     report: Mapping[str, Any] | None

@@ -31,7 +31,15 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
-from storage.records import CRITERIA, AnnotatorKind, Message, Outcome, as_messages, digest
+from storage.records import (
+    CRITERIA,
+    PREFERENCES,
+    AnnotatorKind,
+    Message,
+    Outcome,
+    as_messages,
+    digest,
+)
 from storage.sides import screen_outcome, screen_sides
 
 Format = Literal["trl", "trl-conversational", "trl-unpaired", "trl-edits", "sft", "raw"]
@@ -114,7 +122,7 @@ class ExportedJudgment:
 
     @property
     def decided(self) -> bool:
-        return self.outcome in ("first", "second")
+        return self.outcome in PREFERENCES
 
     def won_and_lost(self) -> tuple[str, str]:
         return (self.first, self.second) if self.outcome == "first" else (self.second, self.first)

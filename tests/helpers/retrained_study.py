@@ -69,8 +69,7 @@ def made_report(controls: int = CONTROLS) -> RetrainReport:
         tie_model="rao_kupper",
         not_evaluated=[],
     )
-    made = replace(made, notes=notes(made))
-    return replace(made, findings=findings(made))
+    return replace(made, findings=findings(made), notes=notes(made))
 
 
 def _measured(

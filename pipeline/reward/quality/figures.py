@@ -6,6 +6,7 @@ independent unit.  docs/reward.md defines them; the page and `launch.py reward r
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
@@ -15,7 +16,7 @@ from pipeline.reward.quality.ceiling import MIN_OVERLAP, noise_ceiling, share_of
 from pipeline.statistics.calibration_error import expected_calibration_error
 from pipeline.statistics.winrate import cluster_numbers, clustered_mean, win_rate
 from storage.analysis.intervals import WinRate, student_t
-from storage.records import RANDOM_STREAM
+from storage.records import PREFERENCES, RANDOM_STREAM
 from storage.reports import (
     Accuracy,
     AccuracyBin,
@@ -34,6 +35,8 @@ MIN_IN_MARGIN = 5
 """Minimum judgments per group; with few judgments there are fewer groups."""
 GROUPS = ("unanimous", "split", "single")
 _DRAWS = 500
+_LEAST = 1e-12
+"""The least probability in a log-loss."""
 
 Row = Mapping[str, Any]
 """A held-out judgment, by `held_out.COLUMNS`."""
@@ -83,7 +86,7 @@ def quality(
 def of_stream(rows: Sequence[Row]) -> tuple[list[Row], list[Row]]:
     """The judgments of the random stream, and those of them that prefer a response."""
     stream = [row for row in rows if row["arm"] in RANDOM_STREAM]
-    return stream, [row for row in stream if row["outcome"] in ("first", "second")]
+    return stream, [row for row in stream if row["outcome"] in PREFERENCES]
 
 
 def outcomes(decided: Sequence[Row]) -> tuple[np.ndarray, np.ndarray]:
@@ -95,6 +98,16 @@ def outcomes(decided: Sequence[Row]) -> tuple[np.ndarray, np.ndarray]:
     toward = np.where(won, 1, -1) * _column(decided, "d")
     first, second = _column(decided, "p_first"), _column(decided, "p_second")
     return (np.sign(toward) + 1) / 2, np.maximum(first, second) / (first + second)
+
+
+def row_log_loss(row: Row, tie_model: str) -> float:
+    """−log P(outcome), nats; *both bad* is a tie, which under ``half`` is half a win each."""
+    first, second = (-math.log(max(row[name], _LEAST)) for name in ("p_first", "p_second"))
+    if row["outcome"] in PREFERENCES:
+        return first if row["outcome"] == "first" else second
+    if tie_model == "half":
+        return (first + second) / 2
+    return -math.log(max(1 - row["p_first"] - row["p_second"], _LEAST))
 
 
 def _column(rows: Sequence[Row], name: str) -> np.ndarray:

@@ -16,9 +16,9 @@ from pipeline.reward.quality.ceiling import agreement, agreement_group, items_of
 from pipeline.reward.quality.figures import quality
 from pipeline.reward.scoring import RewardModel
 from pipeline.runs.parquet import write_rows
+from storage.records import HELD_OUT_FILE
 from storage.reports import Quality
 
-TABLE = "held_out.parquet"
 COLUMNS = (
     "judgment", "comparison", "prompt", "annotator", "arm", "outcome", "first", "second", "d",
     "p_first", "p_second", "expected", "first_length", "second_length",
@@ -86,7 +86,7 @@ def measure_quality(
     calibration; `expected` is the agreement that fitted annotators would have.
     """
     rows = judged_rows(model, held_out, scale=scale)
-    write_rows(outputs / TABLE, rows, COLUMNS)
+    write_rows(outputs / HELD_OUT_FILE, rows, COLUMNS)
     items = items_of(pairs).values()
     return quality(
         rows,

@@ -36,7 +36,7 @@ from pipeline.reward.scoring import RewardModel
 from pipeline.reward.trainer import Training
 from pipeline.runs.parquet import write_rows
 from pipeline.runs.rundir import Job, Report, RunDirectory
-from storage.records import digest
+from storage.records import HELD_OUT_FILE, digest
 
 MIN_JUDGMENTS = 40
 """Minimum training judgments; a quarter of fewer would be too few to train on."""
@@ -60,7 +60,7 @@ def run(job: Job, report: Report, directory: RunDirectory) -> CurveSummary:
     )
     require_enough(without_edits(rest))
     total = len(without_edits(pairs))
-    known = pd.read_parquet(directory.inputs / table.TABLE).to_dict("records")
+    known = pd.read_parquet(directory.inputs / HELD_OUT_FILE).to_dict("records")
     _write(directory.outputs, known, order=FULL_MODEL, blocks=BLOCKS, labels=total)
     block = deal(rest, seed=job.config.seed)
     plan = [(order, blocks) for order in ORDERS for blocks in range(1, BLOCKS)]

@@ -21,12 +21,10 @@ from pipeline.runs import process
 from pipeline.runs.cancellation import WAS_CANCELLED
 from pipeline.runs.repeat import Progress, copy_inputs, prepared, run_to_end
 from pipeline.runs.rundir import Job, RunDirectory
-from storage.records import TrainedRewardModel, now
+from storage.records import HELD_OUT_FILE, TrainedRewardModel, now
 from storage.reports import Accuracy, Curve, CurvePoint, Quality, RewardReport, from_json
 
 CURVES = "reward_curves"
-TABLE = "held_out.parquet"
-"""The reward stage's output with its held-out judgments."""
 OLD = "it was trained before held-out judgments were stored; train again to see how good it is"
 
 
@@ -166,7 +164,7 @@ def curve_job(
     `directory`, cannot be repeated.
     """
     source = RunDirectory(workspace / (directory or ""))
-    table = source.outputs / TABLE
+    table = source.outputs / HELD_OUT_FILE
     if not directory or not table.exists():
         raise ValueError(f"{model} cannot be trained again on fewer labels: {OLD}")
     job = replace(source.job(), run=f"curve-{model}", stage="curve", attempt=1, resume=False)
@@ -179,7 +177,7 @@ def curve_job(
         ]
         if given:
             copy_inputs(source, *given)(inputs)
-        (inputs / TABLE).write_bytes(table.read_bytes())
+        (inputs / HELD_OUT_FILE).write_bytes(table.read_bytes())
 
     return curve_place(workspace, model, directory), job, fill
 

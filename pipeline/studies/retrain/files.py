@@ -11,8 +11,6 @@ LEFT_OUT = "left_out.parquet"
 """An input: the ids of the judgments that are left out."""
 TRAINED = "trained.json"
 """An input: ``epochs``, those after which the original's training stopped, or null."""
-EVALUATIONS = "evaluations.parquet"
-"""An input: the stored responses of policies and of SFT (`storage.retraining`)."""
 SCORES, ORIGINAL_SCORES = "scores.parquet", "original_scores.parquet"
 """Outputs: the rewards of these responses by the model, and by the original."""
 SCORES_COLUMNS = ("policy", "prompt", "reward", "reference_reward", "expected")

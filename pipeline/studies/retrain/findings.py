@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from pipeline.statistics.paired import Shift
 from pipeline.studies.retrain.report import (
-    SFT,
     Count,
     Figure,
     GateShift,
@@ -25,7 +24,7 @@ USES = {
 }
 
 
-def criteria(plan: dict[str, Any] | Any) -> list[str]:
+def criteria(plan: Mapping[str, Any]) -> list[str]:
     """What the rule leaves out, as phrases."""
     found = [f"judgments by {name}" for name in plan["without"]]
     if plan["only"]:
@@ -54,13 +53,16 @@ def _about_held_out(found: HeldOutShift) -> str:
     figure = found.accuracy
     preferences = plural(found.preferences, "held-out preference")
     return (
-        f"On the {preferences} {GROUPS[found.group]}, accuracy goes from {_percent(figure.before)} to "
-        f"{_percent(figure.after)}: {shifted(figure)}. {beside_chance(figure)}"
+        f"On the {preferences} {GROUPS[found.group]}, accuracy goes {_from_to(figure)}. "
+        f"{beside_chance(figure)}"
     )
 
 
-def beside_chance(figure: Figure) -> str:
-    """The conclusion on a shift: whether it differs from 0, and from what chance gives."""
+def beside_chance(figure: Figure, *, controls: str = "controls") -> str:
+    """The conclusion on a shift: whether it differs from 0, and from what chance gives.
+
+    `controls` is what the sentence calls them.
+    """
     if figure.chance is None:
         return (
             "The interval includes 0: no shift is shown."
@@ -77,12 +79,12 @@ def beside_chance(figure: Figure) -> str:
     shifts = (
         "As many random judgments left out shift it by "
         f"{points(min(chance.controls))} to {points(max(chance.controls))} points "
-        f"({len(chance.controls)} controls, 95% limit {points(chance.low)} to {points(chance.high)})"
+        f"({len(chance.controls)} {controls}, 95% limit {points(chance.low)} to {points(chance.high)})"
     )
     if not chance.beyond:
         return f"{shifts}: the shift is within chance."
     if not figure.clear:
-        return f"{shifts}: the shift is beyond the chance of training, but its interval includes 0."
+        return f"{shifts}: the shift is beyond chance, but its interval includes 0."
     return f"{shifts}: the shift is beyond chance."
 
 
@@ -90,22 +92,16 @@ def _about_order(report: RetrainReport) -> Iterator[str]:
     if not report.policies:
         yield "No policy has a stored evaluation, so the order of policies is unknown."
         return
-    ranked = {each.policy: (each.rank_before, each.rank_after) for each in report.policies}
-    taken = [set(places) for places in zip(*ranked.values(), strict=True)]
-    free = [set(range(1, len(ranked) + 2)) - places for places in taken]
-    ranked[SFT] = (free[0].pop(), free[1].pop())
-    before, after = (
-        ", ".join(sorted(ranked, key=lambda name: ranked[name][place])) for place in (0, 1)
-    )
-    if not report.swaps and before == after:
+    before, after = ", ".join(report.order_before), ", ".join(report.order_after)
+    if before == after:
         yield f"The order of policies by predicted win rate stays the same: {before}."
         return
     yield f"The order of policies by predicted win rate changes from {before} to {after}."
     for swap in report.swaps:
-        sure = "" if swap.lead.clear else ", within its interval of no shift"
         yield (
             f"{swap.above} leads {swap.below} by {points(swap.lead.before)} before and by "
-            f"{points(swap.lead.after)} after: a shift of {shifted(swap.lead)}{sure}."
+            f"{points(swap.lead.after)} after: a shift of {shifted(swap.lead)}. "
+            f"{beside_chance(swap.lead)}"
         )
 
 
@@ -116,7 +112,14 @@ def _about_gate(found: Sequence[GateShift]) -> Iterator[str]:
         return
     changed = [each for each in judged if each.before != each.after]
     for each in changed:
-        yield f"The gate's verdict on {each.policy} changes from {each.before} to {each.after}."
+        verdict = f"The gate's verdict on {each.policy} changes from {each.before} to {each.after}."
+        if each.shift is None:
+            yield verdict
+            continue
+        yield (
+            f"{verdict} Its win rate among people goes {_from_to(each.shift)}. "
+            f"{beside_chance(each.shift, controls='draws')}"
+        )
     if not changed:
         names = ", ".join(f"{each.policy} {each.before}" for each in judged)
         yield f"No verdict of the gate changes: {names}."
@@ -155,8 +158,17 @@ def shifted(shift: Shift) -> str:
     )
 
 
+def _from_to(figure: Figure) -> str:
+    return f"from {_percent(figure.before)} to {_percent(figure.after)}: {shifted(figure)}"
+
+
 def _percent(share: float) -> str:
     return f"{share:.1%}"
+
+
+def change(before: object, after: object) -> str:
+    """``1 → 2``, or one of the two if they are equal."""
+    return str(before) if before == after else f"{before} → {after}"
 
 
 # --- text ---------------------------------------------------------------------------------------
@@ -175,7 +187,7 @@ def format_retraining(report: RetrainReport, plot: Path) -> str:
         "",
         *findings(report),
         "",
-        _heading(report),
+        f"{'':<34}{'before':>9}{'after':>9}  {'shift (95% interval)':<28}  by chance",
         *_held_out_lines(report),
         *_policy_lines(report),
         *_gate_lines(report),
@@ -197,11 +209,6 @@ def _count_lines(report: RetrainReport) -> Iterator[str]:
         yield f"{name:<44}{each.judgments:>8}{each.left_out:>10}{_remain(each):>8}"
 
 
-def _heading(report: RetrainReport) -> str:
-    chance = f"{'beyond or within chance':>31}" if report.plan["controls"] else ""
-    return f"{'':<34}{'before':>9}{'after':>9}  shift (95% interval){chance}"
-
-
 def _remain(count: Count) -> int:
     return count.judgments - count.left_out
 
@@ -217,7 +224,7 @@ def _held_out_lines(report: RetrainReport) -> Iterator[str]:
 
 def _policy_lines(report: RetrainReport) -> Iterator[str]:
     for each in report.policies:
-        yield f"{each.policy} by the reward model: place {each.rank_before} → {each.rank_after}"
+        yield f"{each.policy} by the reward model: place {change(each.rank_before, each.rank_after)}"
         yield _line("  predicted win rate against SFT", each.win_rate, percent=True)
         yield _line("  reward above SFT, sd", each.gain, percent=False)
 
@@ -226,10 +233,9 @@ def _gate_lines(report: RetrainReport) -> Iterator[str]:
     for each in report.gate:
         if each.rate_before is None:
             continue
-        yield f"{each.policy} at the gate: {each.before} → {each.after}"
+        yield f"{each.policy} at the gate: {change(each.before, each.after)}"
         if each.shift:
-            figure = Figure(**vars(each.shift))
-            yield _line("  wins against SFT among people", figure, percent=True)
+            yield _line("  wins against SFT among people", each.shift, percent=True)
         logs = f"{signed(each.log_e_before, 2):>9}{signed(each.log_e_after, 2):>9}"
         yield f"{'  sequential test, log E':<34}{logs}"
 
@@ -250,6 +256,6 @@ def _line(name: str, figure: Figure, *, percent: bool) -> str:
         verdict = "beyond" if chance.beyond else "within"
         aside = f"  {verdict} {moved(chance.low)} to {moved(chance.high)}"
     elif chance:
-        aside = f"  {moved(chance.controls[0])}"
+        aside = f"  {moved(chance.controls[0])} (one control)"
     shift = f"{moved(figure.shift)}{interval}"
-    return f"{name:<34}{number(figure.before):>9}{number(figure.after):>9}  {shift:<28}{aside}"
+    return f"{name:<34}{number(figure.before):>9}{number(figure.after):>9}  {shift:<28}{aside}".rstrip()

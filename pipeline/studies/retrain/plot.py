@@ -9,16 +9,16 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.runs.rundir import write_atomically
-from pipeline.statistics.paired import Shift
 from pipeline.studies.plots import COLORS, FAINT, INK, add_legend, mark, save_svg, svg_figure
-from pipeline.studies.retrain.findings import GROUPS
+from pipeline.studies.retrain.findings import GROUPS, change
 from pipeline.studies.retrain.report import Figure, RetrainReport
 from storage.reports import to_json
 
 _ROW = 0.34
 """Height of a row in inches."""
-_LABELS = 3.1
-"""Width of the labels in inches."""
+_WIDTH, _LABELS, _MARGIN = 6.8, 2.4, 0.2
+"""Widths in inches: of the figure, of its labels, and on each side.  In a wider figure, the text would be
+too small on a phone."""
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Row:
     """A row of the plot: a heading without a shift, or a shift in shares."""
 
     label: str
-    shift: Shift | None = None
+    shift: Figure | None = None
 
 
 def rows(report: RetrainReport) -> list[Row]:
@@ -41,7 +41,7 @@ def rows(report: RetrainReport) -> list[Row]:
             Row(each.policy, each.win_rate) for each in report.policies
         ],
         "Win rate against SFT among people": [
-            Row(f"{each.policy}: {each.before} → {each.after}", each.shift)
+            Row(f"{each.policy}: {change(each.before, each.after)}", each.shift)
             for each in report.gate
             if each.shift
         ],
@@ -63,17 +63,19 @@ def write_report(folder: Path, report: RetrainReport) -> Path:
     height = 1.75 + _ROW * len(shown)
     total = report.counts.total
     figure = svg_figure(
-        width=9,
+        width=_WIDTH,
         height=height,
+        margin=_MARGIN,
         title=f"{report.model} without {total.left_out} of {total.judgments} judgments",
         subtitle="Shift in percentage points, after − before; bars: 95% interval, clustered by prompt",
     )
-    axes = figure.add_axes((_LABELS / 9, 0.95 / height, 1 - (_LABELS + 0.3) / 9, 1 - 1.7 / height))
+    left, right = (_MARGIN + _LABELS) / _WIDTH, 1 - _MARGIN / _WIDTH
+    axes = figure.add_axes((left, 0.95 / height, right - left, 1 - 1.7 / height))
     _style(axes, len(shown), _reach(shown))
     for place, row in enumerate(shown):
         _draw(axes, len(shown) - 1 - place, row)
     handles = [mark("shift", color=COLORS[0], marker="o", ms=7, ls="-")]
-    if report.plan["controls"]:
+    if any(row.shift and row.shift.chance for row in shown):
         handles += [
             mark("controls", color=FAINT, marker="|", ms=10),
             mark("95% limit of chance", color="0.8", marker="s", ms=9),
@@ -86,7 +88,7 @@ def _reach(shown: list[Row]) -> float:
     """The end of the axis, in points: limits of chance may lie beyond it."""
     ends = [0.01]
     for shift in (row.shift for row in shown if row.shift):
-        chance = shift.chance if isinstance(shift, Figure) else None
+        chance = shift.chance
         ends += [shift.shift, shift.low or 0.0, shift.high or 0.0]
         ends += chance.controls if chance else ()
     return 105 * max(map(abs, ends))
@@ -102,18 +104,18 @@ def _style(axes: Any, count: int, reach: float) -> None:
     axes.tick_params(color="0.6", labelcolor="0.3", labelsize=9)
     axes.axvline(0, color="0.45", lw=1.1, zorder=1)
     axes.set_xlim(-reach, reach)
-    axes.set_xlabel("percentage points")
+    axes.set_xlabel("percentage points", size=9, color="0.3")
 
 
 def _draw(axes: Any, height: float, row: Row) -> None:
     place = axes.get_yaxis_transform()
     label: dict[str, Any] = {"transform": place, "va": "center", "ha": "left", "clip_on": False}
-    left = -_LABELS / (9 - _LABELS - 0.3) + 0.12
+    left = -_LABELS / (_WIDTH - _LABELS - 2 * _MARGIN)
     if row.shift is None:
         axes.text(left, height, row.label, size=9.5, weight="bold", color=INK, **label)
         return
-    axes.text(left + 0.02, height, row.label, size=9, color=INK, **label)
-    shift, chance = row.shift, row.shift.chance if isinstance(row.shift, Figure) else None
+    axes.text(left + 0.03, height, row.label, size=9, color=INK, **label)
+    shift, chance = row.shift, row.shift.chance
     if chance and chance.low is not None and chance.high is not None:
         ends = [100 * chance.low, 100 * chance.high]
         axes.plot(ends, [height] * 2, color="0.85", lw=9, solid_capstyle="butt", zorder=2)

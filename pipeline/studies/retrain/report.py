@@ -7,7 +7,6 @@ stored responses.  All shifts are after − before, paired, and clustered by pro
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
@@ -17,6 +16,7 @@ from typing import Any, Literal
 import numpy as np
 
 from pipeline.promotion import gate
+from pipeline.reward.quality.figures import Row, of_stream, outcomes, row_log_loss
 from pipeline.runs.study_folder import Spec
 from pipeline.statistics.paired import (
     Shift,
@@ -25,14 +25,12 @@ from pipeline.statistics.paired import (
     share_shift,
     subset_shift,
 )
-from pipeline.statistics.winrate import outcome
 from pipeline.studies.retrain.files import PARTS, Fact
 from storage.analysis.intervals import WinRate
 from storage.gate_records import Evidence, PolicyJudgment
-from storage.gate_report import Decision, Standing, Verdict
-from storage.records import RANDOM_STREAM
+from storage.gate_report import Standing, Verdict
+from storage.records import derive_seed
 
-Row = Mapping[str, Any]
 Scores = Mapping[str, Sequence[Row]]
 """By policy: a model's rewards of its responses and of SFT's (`files.SCORES_COLUMNS`)."""
 HeldOut = Mapping[str, Row]
@@ -40,9 +38,9 @@ HeldOut = Mapping[str, Row]
 Group = Literal["remaining", "all", "left_out"]
 GROUPS: tuple[Group, ...] = ("remaining", "all", "left_out")
 SFT = "SFT"
-_PREFERENCES = ("first", "second")
-_LEAST = 1e-12
-"""The least probability in a log-loss."""
+DRAWS = 20
+"""Random draws of the gate's judgments; they need no training."""
+_LEAST_SPREAD = 1e-12
 
 
 @dataclass(frozen=True)
@@ -133,7 +131,7 @@ class Swap:
 
     above: str
     below: str
-    lead: Shift
+    lead: Figure
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,7 +139,8 @@ class GateShift:
     """A policy at the gate, before and after the judgments are left out.
 
     `before` and `after` are verdicts by the evidence; a researcher's ruling is in `ruled`.  `shift`
-    is that of the win rate against SFT among people; None if no judgment remains.
+    is that of the win rate against SFT among people; None if no judgment remains.  Its controls are
+    `DRAWS` random draws, which leave out as many judgments of the policy.
     """
 
     policy: str
@@ -150,20 +149,17 @@ class GateShift:
     ruled: Verdict | None
     rate_before: WinRate | None
     rate_after: WinRate | None
-    shift: Shift | None
-    test_before: Decision
-    test_after: Decision
+    shift: Figure | None
     log_e_before: float
     log_e_after: float
-    alarm_before: bool
-    alarm_after: bool
 
 
 @dataclass(frozen=True, kw_only=True)
 class RetrainReport:
     """The results of a study that trained a reward model again without some judgments.
 
-    `plan` is the study's; `findings` are the results in sentences, `notes` what limits them.
+    `plan` is the study's; `order_before` and `order_after` are the evaluated policies and SFT, best
+    first by predicted win rate.  `findings` are the results in sentences, `notes` what limits them.
     """
 
     model: str
@@ -172,6 +168,8 @@ class RetrainReport:
     counts: Counts
     held_out: tuple[HeldOutShift, ...]
     policies: tuple[PolicyShift, ...]
+    order_before: tuple[str, ...]
+    order_after: tuple[str, ...]
     swaps: tuple[Swap, ...]
     gate: tuple[GateShift, ...]
     not_evaluated: tuple[str, ...]
@@ -192,8 +190,10 @@ def summary(
 ) -> RetrainReport:
     """Compare the models and the gate's verdicts, with and without the judgments."""
     left_out = {fact.judgment for fact in facts if fact.left_out}
-    policies = policy_shifts(original.scores, retrained.scores, [c.scores for c in controls])
-    predicted = [each.held_out for each in (original, retrained, *controls)]
+    models = (original, retrained, *controls)
+    scored, predicted = [each.scores for each in models], [each.held_out for each in models]
+    before, after = orders(original.scores, retrained.scores)
+    policies = policy_shifts(scored, before, after)
     return RetrainReport(
         model=spec.plan["model"],
         iteration=spec.iteration,
@@ -204,7 +204,9 @@ def summary(
             for group in GROUPS
         ),
         policies=policies,
-        swaps=swaps(policies, original.scores, retrained.scores),
+        order_before=before,
+        order_after=after,
+        swaps=swaps(policies, scored),
         gate=gate_shifts(evidence, left_out),
         not_evaluated=tuple(not_evaluated),
     )
@@ -246,51 +248,37 @@ def held_out_shift(
 
     `predicted` are the predictions of the original, of the retrained model, and of the controls.
     """
-    original = predicted[0]
-    chosen = [
-        judgment
-        for judgment, row in original.items()
-        if row["arm"] in RANDOM_STREAM
-        and (group == "all" or (judgment in left_out) == (group == "left_out"))
-    ]
-    decided = [each for each in chosen if original[each]["outcome"] in _PREFERENCES]
-    scored = decided if tie_model == "drop" else chosen
+    stream, decided = of_stream(
+        [
+            row
+            for judgment, row in predicted[0].items()
+            if group == "all" or (judgment in left_out) == (group == "left_out")
+        ]
+    )
 
     def figure(
-        judgments: Sequence[str],
-        value: Callable[[Row], float],
+        rows: Sequence[Row],
+        values: Callable[[Sequence[Row]], np.ndarray],
         shift: Callable[..., Shift],
         step: float = 0.0,
     ) -> Figure | None:
-        if not judgments:
+        if not rows:
             return None
-        prompts = [original[each]["prompt"] for each in judgments]
-        values = [np.array([value(rows[each]) for each in judgments]) for rows in predicted]
-        least = step / len(judgments)
-        return _beside_chance(values, lambda one, two: shift(one, two, prompts), least=least)
+        prompts = [row["prompt"] for row in rows]
+        found = [values([each[row["judgment"]] for row in rows]) for each in predicted]
+        least = step / len(rows)
+        return _beside_chance(found, lambda one, two: shift(one, two, prompts), least=least)
+
+    def losses(rows: Sequence[Row]) -> np.ndarray:
+        return np.array([row_log_loss(row, tie_model) for row in rows])
 
     return HeldOutShift(
         group=group,
-        judgments=len(chosen),
+        judgments=len(stream),
         preferences=len(decided),
-        accuracy=figure(decided, _right, share_shift, step=1.0),
-        log_loss=figure(scored, lambda row: log_loss(row, tie_model), mean_shift),
+        accuracy=figure(decided, lambda rows: outcomes(rows)[0], share_shift, step=1.0),
+        log_loss=figure(decided if tie_model == "drop" else stream, losses, mean_shift),
     )
-
-
-def _right(row: Row) -> float:
-    """1 if the preferred response has the higher reward, ½ if the rewards are equal, else 0."""
-    return outcome(row["d"], 0.0) if row["outcome"] == "first" else outcome(-row["d"], 0.0)
-
-
-def log_loss(row: Row, tie_model: str) -> float:
-    """−log P(outcome), nats; *both bad* is a tie, which under ``half`` is half a win each."""
-    first, second = (-math.log(max(row[name], _LEAST)) for name in ("p_first", "p_second"))
-    if row["outcome"] in _PREFERENCES:
-        return first if row["outcome"] == "first" else second
-    if tie_model == "half":
-        return (first + second) / 2
-    return -math.log(max(1 - row["p_first"] - row["p_second"], _LEAST))
 
 
 def _beside_chance(
@@ -301,10 +289,14 @@ def _beside_chance(
 ) -> Figure:
     """The shift from the first to the second of `values`, beside the shifts to the controls'."""
     before, after, *others = values
-    found = shift(before, after)
-    if not others:
-        return Figure(**vars(found))
     shifts = tuple(float((each - before).mean()) for each in others)
+    return _figure(shift(before, after), shifts, least=least)
+
+
+def _figure(found: Shift, shifts: tuple[float, ...], *, least: float) -> Figure:
+    """The shift, beside those of the controls."""
+    if not shifts:
+        return Figure(**vars(found))
     limits = chance_interval(shifts, least=least)
     low, high = limits or (None, None)
     beyond = None if limits is None else not limits[0] <= found.shift <= limits[1]
@@ -314,30 +306,41 @@ def _beside_chance(
 # --- policies -----------------------------------------------------------------------------------
 
 
+def orders(original: Scores, retrained: Scores) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The policies and SFT, best first by predicted win rate, for each of the two models.
+
+    SFT has ½.  In the second, equal rates keep the order of the first.
+    """
+    before, after = (
+        {policy: fmean(row["expected"] for row in rows) for policy, rows in scores.items()}
+        | {SFT: 0.5}
+        for scores in (original, retrained)
+    )
+    first = sorted(before, key=lambda policy: -before[policy])
+    return tuple(first), tuple(sorted(first, key=lambda policy: -after[policy]))
+
+
 def policy_shifts(
-    original: Scores, retrained: Scores, controls: Sequence[Scores]
+    scored: Sequence[Scores], before: Sequence[str], after: Sequence[str]
 ) -> tuple[PolicyShift, ...]:
-    """The shift of each policy's predicted win rate and reward, best first by the original."""
-    found = {
-        policy: _policy([rows, retrained[policy], *(each[policy] for each in controls)])
-        for policy, rows in original.items()
-    }
-    before = _ranks({policy: rate.before for policy, (rate, _) in found.items()})
-    after = _ranks({policy: rate.after for policy, (rate, _) in found.items()})
-    made = [
+    """The shift of each policy's predicted win rate and reward, best first by the original.
+
+    `scored` are the scores by the original, by the retrained model, and by the controls; `before` and
+    `after` are the `orders`.
+    """
+    return tuple(
         PolicyShift(
             policy=policy,
-            win_rate=rate,
-            gain=gain,
-            rank_before=before[policy],
-            rank_after=after[policy],
+            **_policy([scores[policy] for scores in scored]),
+            rank_before=before.index(policy) + 1,
+            rank_after=after.index(policy) + 1,
         )
-        for policy, (rate, gain) in found.items()
-    ]
-    return tuple(sorted(made, key=lambda each: each.rank_before))
+        for policy in before
+        if policy != SFT
+    )
 
 
-def _policy(scored: Sequence[Sequence[Row]]) -> tuple[Figure, Figure]:
+def _policy(scored: Sequence[Sequence[Row]]) -> dict[str, Figure]:
     """The predicted win rate and the gain, by the original, the retrained model, and the controls."""
     prompts = [row["prompt"] for row in scored[0]]
 
@@ -345,7 +348,10 @@ def _policy(scored: Sequence[Sequence[Row]]) -> tuple[Figure, Figure]:
         return mean_shift(one, two, prompts)
 
     expected = [np.array([row["expected"] for row in rows]) for rows in scored]
-    return _beside_chance(expected, shift), _beside_chance([_gains(each) for each in scored], shift)
+    return {
+        "win_rate": _beside_chance(expected, shift),
+        "gain": _beside_chance([_gains(each) for each in scored], shift),
+    }
 
 
 def _gains(rows: Sequence[Row]) -> np.ndarray:
@@ -356,25 +362,21 @@ def _gains(rows: Sequence[Row]) -> np.ndarray:
     ours, theirs = (
         np.array([row[name] for row in rows]) for name in ("reward", "reference_reward")
     )
-    return (ours - theirs) / max(float(theirs.std()), _LEAST)
+    return (ours - theirs) / max(float(theirs.std()), _LEAST_SPREAD)
 
 
-def _ranks(rates: Mapping[str, float]) -> dict[str, int]:
-    """Places by win rate; SFT has ½."""
-    ordered = sorted([*rates.items(), (SFT, 0.5)], key=lambda each: -each[1])
-    return {policy: place for place, (policy, _) in enumerate(ordered, 1)}
-
-
-def swaps(policies: Sequence[PolicyShift], original: Scores, retrained: Scores) -> tuple[Swap, ...]:
-    """The pairs of policies, SFT included, that change places."""
+def swaps(policies: Sequence[PolicyShift], scored: Sequence[Scores]) -> tuple[Swap, ...]:
+    """The pairs of policies, SFT included, that change places; `scored` as in `policy_shifts`."""
     rates = {each.policy: (each.win_rate.before, each.win_rate.after) for each in policies}
     rates[SFT] = (0.5, 0.5)
     found = []
     for one, two in combinations(sorted(rates, key=lambda each: -rates[each][0]), 2):
-        changed = rates[one][0] > rates[two][0] and rates[one][1] < rates[two][1]
-        before, after = (_leads(scores, one, two) for scores in (original, retrained))
-        if changed and before:
-            lead = mean_shift([*before.values()], [*after.values()], [*before])
+        if not (rates[one][0] > rates[two][0] and rates[one][1] < rates[two][1]):
+            continue
+        leads = [_leads(scores, one, two) for scores in scored]
+        if prompts := [*leads[0]]:
+            values = [np.array([*each.values()]) for each in leads]
+            lead = _beside_chance(values, lambda a, b, on=prompts: mean_shift(a, b, on))
             found.append(Swap(above=one, below=two, lead=lead))
     return tuple(found)
 
@@ -408,21 +410,24 @@ def gate_shifts(evidence: Evidence, left_out: set[str]) -> tuple[GateShift, ...]
     for policy in reversed(evidence.policies[1:]):
         before, after = gate.standing(evidence, policy), gate.standing(without, policy)
         rows = gate.judgments_against(evidence, policy, evidence.reference)
-        found.append(_gate_shift(before, after, _rate_shift(rows, left_out)))
+        found.append(_gate_shift(before, after, _rate_shift(rows, left_out, seed=policy)))
     return tuple(found)
 
 
-def _rate_shift(rows: Sequence[PolicyJudgment], left_out: set[str]) -> Shift | None:
-    if not rows:
+def _rate_shift(rows: Sequence[PolicyJudgment], left_out: set[str], *, seed: str) -> Figure | None:
+    """The shift of the win rate, beside that of random draws; None if no judgment remains."""
+    outcomes = [row.outcome for row in rows]
+    kept = [row.judgment not in left_out for row in rows]
+    shift = subset_shift(outcomes, kept, [row.prompt for row in rows]) if rows else None
+    if shift is None:
         return None
-    return subset_shift(
-        [row.outcome for row in rows],
-        [row.judgment not in left_out for row in rows],
-        [row.prompt for row in rows],
-    )
+    coin = np.random.default_rng(derive_seed("gate control", seed))
+    drawn = [coin.choice(outcomes, sum(kept), replace=False) for _ in range(DRAWS)]
+    shifts = tuple(float(each.mean()) - shift.before for each in drawn)
+    return _figure(shift, shifts, least=1 / sum(kept))
 
 
-def _gate_shift(before: Standing, after: Standing, shift: Shift | None) -> GateShift:
+def _gate_shift(before: Standing, after: Standing, shift: Figure | None) -> GateShift:
     return GateShift(
         policy=before.policy,
         before=before.by_evidence,
@@ -431,10 +436,6 @@ def _gate_shift(before: Standing, after: Standing, shift: Shift | None) -> GateS
         rate_before=before.win_rate,
         rate_after=after.win_rate,
         shift=shift,
-        test_before=before.sequential.decision,
-        test_after=after.sequential.decision,
         log_e_before=before.sequential.log_e,
         log_e_after=after.sequential.log_e,
-        alarm_before=bool(before.alarm and before.alarm.alarm),
-        alarm_after=bool(after.alarm and after.alarm.alarm),
     )

@@ -16,19 +16,19 @@ from typing import Any
 
 import pandas as pd
 
+from pipeline.reward.quality.figures import Row
 from pipeline.runs.repeat import Progress, copy_inputs, run_to_end
 from pipeline.runs.rundir import RunDirectory, read_json, write_atomically
 from pipeline.runs.study_folder import (
+    EVALUATIONS,
     EVIDENCE,
     FACTS,
-    HELD_OUT,
     ORIGINAL,
     RETRAINED,
     Spec,
     StudyFolder,
 )
 from pipeline.studies.retrain.files import (
-    EVALUATIONS,
     LEFT_OUT,
     ORIGINAL_SCORES,
     PARTS,
@@ -37,9 +37,9 @@ from pipeline.studies.retrain.files import (
     Fact,
     read_facts,
 )
-from pipeline.studies.retrain.report import HeldOut, Measured, RetrainReport, Row, Scores, summary
+from pipeline.studies.retrain.report import HeldOut, Measured, RetrainReport, Scores, summary
 from storage.gate_records import Evidence
-from storage.records import derive_seed
+from storage.records import HELD_OUT_FILE, derive_seed
 from storage.reports import from_json
 
 _COPIED = ("judgments.parquet", "edits.parquet", "gold.parquet", "judged_by.json")
@@ -67,13 +67,11 @@ def retrain(workspace: Path, spec: Spec, progress: Progress) -> RetrainReport:
         if not control:
             path = (read_json(folder.inputs / ORIGINAL) or {})["path"]
             job = replace(job, models=dict(job.models) | {"original": str(workspace / path)})
-        # Later evaluations may be in the study's inputs; all models score the same responses.
-        evaluations = parts[0].directories[0].inputs if control else folder.inputs
         title = f"{part.title} ({number + 1} of {len(parts)})"
         directory = run_to_end(
             part.directories[0].path,
             job,
-            fill=_fill(source, evaluations / EVALUATIONS, left_out),
+            fill=_fill(source, folder.inputs / EVALUATIONS, left_out),
             progress=lambda text, title=title: progress(f"{title}: {text}"),
             apart=True,
         )
@@ -135,7 +133,7 @@ def _measured(directory: RunDirectory) -> Measured:
 
 
 def _held_out(outputs: Path) -> HeldOut:
-    return {row["judgment"]: row for row in _rows(outputs / HELD_OUT)}
+    return {row["judgment"]: row for row in _rows(outputs / HELD_OUT_FILE)}
 
 
 def _scores(path: Path) -> Scores:

@@ -23,21 +23,22 @@ from pipeline.reward.data import JudgedPair, Split, stopping_pairs
 from pipeline.reward.gold import read_gold
 from pipeline.reward.predictions import expected_outcome
 from pipeline.reward.quality.calibration import calibrate
-from pipeline.reward.quality.held_out import COLUMNS, TABLE, judged_rows
+from pipeline.reward.quality.held_out import COLUMNS, judged_rows
 from pipeline.reward.scoring import RewardModel
 from pipeline.reward.stopping import EarlyStop
 from pipeline.reward.trainer import Training
 from pipeline.runs.parquet import write_rows
 from pipeline.runs.rundir import Job, Report, RunDirectory, read_json
+from pipeline.runs.study_folder import EVALUATIONS
 from pipeline.stages.reward import fit, prepare
 from pipeline.studies.retrain.files import (
-    EVALUATIONS,
     LEFT_OUT,
     ORIGINAL_SCORES,
     SCORES,
     SCORES_COLUMNS,
     TRAINED,
 )
+from storage.records import HELD_OUT_FILE
 
 _TRAINED, _MEASURED = 0.9, 0.95
 """The stage's progress after training, and after measuring on held-out judgments."""
@@ -74,13 +75,11 @@ def run(job: Job, report: Report, directory: RunDirectory) -> RetrainSummary:
     report.progress(_TRAINED, 1, f"measuring on {len(split.held_out)} held-out judgments")
     # As if they had not been given: the scale is not fitted to judgments that are left out.
     others = [pair for pair in kept.audit_set if pair.random_stream]
-    _, scale = calibrate(
-        model, without_pairs(split.measured, left_out), others, scale=training.config.calibrate
-    )
+    _, scale = calibrate(model, kept.measured, others, scale=training.config.calibrate)
     for network in model.networks:
         network.annotators = None  # not part of the rewards
     rows = judged_rows(model, split.held_out, scale=scale)
-    write_rows(directory.outputs / TABLE, rows, COLUMNS)
+    write_rows(directory.outputs / HELD_OUT_FILE, rows, COLUMNS)
     report.progress(_MEASURED, 1, "scoring the responses of policies")
     _score(model, directory, SCORES)
     if "original" in job.models:

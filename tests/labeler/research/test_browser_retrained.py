@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, expect
+from playwright.sync_api import Browser, Page, expect
 
 from labeler.app import create_app
-from pipeline.studies.retrain.report import RetrainReport
+from pipeline.studies.retrain.report import Figure, RetrainReport
 from storage.engine.database import Database
 from storage.reports import StudyOffer
 from storage.tables import tokens
@@ -54,10 +54,29 @@ def browser(world: World) -> Iterator[Browser]:
         yield running
 
 
-def points(share: float) -> str:
-    """A shift as the page writes it."""
-    text = f"{100 * share:+z.1f}".replace("-", "−")
-    return "0.0" if text == "+0.0" else text
+def shown(figure: Figure | None, digits: int) -> str:
+    """A shift as the page writes it: in points with one digit, otherwise with three."""
+    assert figure is not None
+    assert figure.chance is not None
+    scale = 100 if digits == 1 else 1
+    ends = (figure.shift, figure.low, figure.high, figure.chance.low, figure.chance.high)
+    shift, low, high, least, most = (
+        f"{scale * (each or 0):+z.{digits}f}".replace("-", "−") for each in ends
+    )
+    verdict = "beyond" if figure.chance.beyond else "within"
+    return f"{shift} ({low} to {high})\n{verdict} chance: {least} to {most}"
+
+
+def check_plot(page: Page, url: str, scheme: str) -> None:
+    """The study's stored figure is drawn, dark on a dark page, and wide enough to read."""
+    plot = page.locator('[data-study="retrain-without Carl"] img.st-plot')
+    expect(plot).to_have_attribute("src", "/research/api/studies/retrain-without%20Carl/plot")
+    page.wait_for_function("document.querySelector('.st-plot').naturalWidth > 0")
+    stored = page.request.get(f"{url}{plot.get_attribute('src')}").text()
+    assert "<svg" in stored
+    dark = "invert(0.89) hue-rotate(180deg)"
+    expect(plot).to_have_css("filter", dark if scheme == "dark" else "none")
+    assert (plot.bounding_box() or {})["width"] >= 440
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(1440, "light"), (390, "dark")])
@@ -71,29 +90,14 @@ def test_the_page_shows_the_numbers_of_the_report(
         expect(card.locator(".st-plan")).to_have_text("reward-2: without Careless Carl; 3 controls")
         listed = card.locator(".st-findings li")
         assert listed.all_inner_texts() == list(report.findings)
-        shown = card.locator(".st-row:not(.st-foot)")
-        figures = [
-            *(each.accuracy for each in report.held_out),
-            *(each.win_rate for each in report.policies),
-            *(each.shift for each in report.gate),
-        ]
-        expect(shown).to_have_count(len(figures))
-        for row, figure in zip(shown.all(), figures, strict=True):
-            assert figure is not None
-            assert figure.low is not None
-            assert figure.high is not None
-            interval = f"({points(figure.low)} to {points(figure.high)})"
-            assert row.locator(".st-value").inner_text() == f"{points(figure.shift)} {interval}"
-            # The dot lies in its whisker, and both in the track.
-            boxes = [row.locator(name).bounding_box() for name in (".st-track", ".st-whisker", ".st-dot")]  # fmt: skip
-            track, whisker, dot = (box and (box["x"], box["x"] + box["width"]) for box in boxes)
-            assert track
-            assert whisker
-            assert dot
-            middle = sum(dot) / 2
-            assert track[0] - 1 <= whisker[0] <= middle <= whisker[1] <= track[1] + 1
-        expect(card.locator(".st-tick")).to_have_count(3 * 5)
-        expect(card.locator(".st-chance")).to_have_count(5)  # the gate's verdicts have none
+        shifts = [
+            *(shown(f, digits) for each in report.held_out for f, digits in ((each.accuracy, 1), (each.log_loss, 3))),
+            *(shown(f, digits) for each in report.policies for f, digits in ((each.win_rate, 1), (each.gain, 3))),
+            *(shown(each.shift, 1) for each in report.gate),
+        ]  # fmt: skip
+        assert any("beyond chance" in each for each in shifts)
+        assert any("within chance" in each for each in shifts)
+        assert card.locator(".st-shift").all_inner_texts() == shifts
         verdicts = card.locator("td[data-label=Verdict]").all_inner_texts()
         wanted = [
             each.before if each.before == each.after else f"{each.before} → {each.after}"
@@ -103,6 +107,7 @@ def test_the_page_shows_the_numbers_of_the_report(
         card.locator(".st-counts summary").click()
         total = card.locator(".st-counts tbody tr").first
         assert total.locator("td").all_inner_texts() == ["All", "400", "100", "300"]
+        check_plot(page, world.server.url, scheme)
         assert page.locator("img[src='x']").count() == 0
         assert page.evaluate("document.documentElement.scrollWidth") <= width
 
@@ -112,6 +117,10 @@ def test_the_form_offers_what_the_judgments_have(browser: Browser, world: World)
         page.goto(f"{world.server.url}/research/?tab=runs&section=studies")
         page.locator(".st-new").click()
         drawer = page.locator("#study-drawer")
+        expect(page.locator(".st-offer")).to_have_text(
+            "A new study can train reward-2 again without some judgments. For other kinds: There is no "
+            "policy run to repeat yet."
+        )
         # Nothing can repeat a policy run, so the kind is chosen.
         expect(drawer.locator("[name=kind][value=sweep]")).to_be_disabled()
         expect(drawer.locator("[name=kind][value=retrain]")).to_be_checked()
@@ -122,6 +131,8 @@ def test_the_form_offers_what_the_judgments_have(browser: Browser, world: World)
         expect(drawer.locator(".st-only")).to_be_hidden()  # all judgments are by people
         expect(drawer.locator("[name=controls]")).to_have_value("3")
         expect(drawer.locator(".st-cost")).to_contain_text("about 2 min")
+        names = drawer.locator(".st-people bdi").all_inner_texts()
+        assert names == [each.value for each in OFFER.annotators]
         drawer.get_by_label("Careless Carl (100)").check()
         drawer.locator("[name=guidelines]").select_option("0" * 16)
         drawer.locator("[name=before]").fill("2026-03-05")

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import math
 import resource
 import subprocess
 import sys
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ import pandas as pd
 import pytest
 
 from pipeline.config.sections import Config
+from pipeline.evidence.figures import figures
 from pipeline.evidence.package import write_package
 from pipeline.evidence.sums import write_sums
 from pipeline.promotion import gate
@@ -103,6 +106,19 @@ def test_a_reviewer_gets_the_same_figures(studied: Database, package: Path) -> N
     assert sum(row["judgments"] for row in stated["judgments"]) == len(
         studied.read("SELECT id FROM current_judgments")
     )
+
+
+def test_a_tie_that_counts_as_half_a_win_has_a_log_loss(studied: Database, tmp_path: Path) -> None:
+    model = models.get(studied, "reward-2")
+    halves = replace(model, summary=model.summary | {"tie_model": "half"})
+    studied.write(lambda tx: tx.store(halves))
+    measured = pd.read_parquet(next(studied.workspace.glob("**/held_out.parquet")))["judgment"]
+    rows = [row(0.0, "first", name=measured[0]), row(math.log(3), "tie", name=measured[1])]
+    (tmp_path / "reward-2").mkdir()
+    pd.DataFrame(rows).to_parquet(tmp_path / "reward-2" / "held_out.parquet")
+    found = figures(studied, Config(), tmp_path)["reward models"]["reward-2"]["quality"]
+    # ln 2, and the mean of -ln(3/4) and -ln(1/4).
+    assert found["log_loss"] == pytest.approx((math.log(2) - math.log(3 / 16) / 2) / 2)
 
 
 def test_one_changed_vote_is_noticed(package: Path) -> None:

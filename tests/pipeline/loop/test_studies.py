@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +16,7 @@ from typer.testing import CliRunner
 from commands.main import app
 from pipeline.loop.generation import running_stage
 from pipeline.loop.loop import Loop
-from pipeline.loop.studies import checked_plan
+from pipeline.loop.studies import Studies, checked_plan
 from pipeline.runs.repeat import newest_ppo_run
 from pipeline.runs.rundir import RunDirectory
 from pipeline.runs.study_folder import StudyFolder, conducting, planned
@@ -24,10 +25,10 @@ from storage.browsing import studies as browsing
 from storage.browsing.runs import compare, summaries
 from storage.engine.database import Database
 from storage.errors import Conflict
-from storage.records import Run
+from storage.records import ModelVersion, Run
 from storage.reports import InvalidSettings, to_json
 from storage.status import status
-from storage.tables import audit, events, iterations, runs, studies
+from storage.tables import audit, events, iterations, models, runs, studies
 from tests.helpers.study_world import fill_for_studies, looped, until
 
 SWEEP = {"kl_weight": [0.0, 0.5], "kl_budget": 5}
@@ -268,6 +269,20 @@ def test_what_cannot_start_says_why_in_a_sentence(db: Database, loop: Loop, tmp_
         assert looped(fresh).studies.offer().reason == (
             "There is no policy run to repeat yet. Train once, then start a study."
         )
+
+
+def test_all_kinds_of_studies_are_refused_for_one_reason(db: Database):
+    models.add(
+        db,
+        ModelVersion(id="reward-1", role="reward", name="r", path="m", iteration=2, run="reward"),
+    )
+    reasons = iter(["sampling", "labeling"])  # a stage can end while the offer is made
+    made = Studies(
+        db, lock=threading.RLock(), busy=lambda: next(reasons), permitted=lambda *_: None
+    )
+    offer = made.offer()
+    assert offer.retrain is not None
+    assert (offer.reason, offer.retrain.reason) == ("sampling", "sampling")
 
 
 def test_a_stopped_stage_is_not_continued_while_a_study_runs(db: Database, loop: Loop):

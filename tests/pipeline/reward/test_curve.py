@@ -23,10 +23,10 @@ from pipeline.reward.report.learning_curve import (
     file_of,
     learning_curve,
 )
-from pipeline.reward.report.report import TABLE, RewardReports, curve_job, format_report, make_curve
+from pipeline.reward.report.report import RewardReports, curve_job, format_report, make_curve
 from pipeline.runs import process
 from pipeline.runs.rundir import RunDirectory
-from storage.records import RANDOM_STREAM, TrainedRewardModel, now
+from storage.records import HELD_OUT_FILE, RANDOM_STREAM, TrainedRewardModel, now
 from storage.reports import Curve, RewardReport, from_json, to_json
 from tests.helpers.reward_figures import quality, write_curve
 from tests.helpers.stage_inputs import (
@@ -106,8 +106,8 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
 
 
 def test_the_stage_keeps_each_held_out_judgment_and_measures_the_random_stream(world: World):
-    rows = rows_of(world.source.outputs / TABLE)
-    assert list(pd.read_parquet(world.source.outputs / TABLE).columns) == list(COLUMNS)
+    rows = rows_of(world.source.outputs / HELD_OUT_FILE)
+    assert list(pd.read_parquet(world.source.outputs / HELD_OUT_FILE).columns) == list(COLUMNS)
     arms = {row["arm"] for row in rows}
     assert arms == {"random", "reference"}  # prompts with chosen pairs alone are learned from
     assert len({row["prompt"] for row in rows}) == 6  # a quarter of all 24
@@ -217,7 +217,7 @@ def test_a_curve_measures_each_judgment_unseen_at_each_share(
     monkeypatch.setattr(curve_stage, "train_members", watched)
     assert work(directory) == 0, directory.log_tail()
     assert directory.result()["models"] == 12
-    held_out = {row["prompt"] for row in rows_of(world.source.outputs / TABLE)}
+    held_out = {row["prompt"] for row in rows_of(world.source.outputs / HELD_OUT_FILE)}
     stream = {row["prompt"] for row in two_judges(192) if row["arm"] != "bald"}
     everything = {row["prompt"] for row in two_judges(192)}
     plan = [(order, blocks) for order in ORDERS for blocks in range(1, BLOCKS)]

@@ -18,6 +18,7 @@ from pipeline.reward.quality.figures import (
     length_bias,
     of_stream,
     outcomes,
+    row_log_loss,
 )
 from pipeline.reward.quality.held_out import coin_log_loss
 from pipeline.statistics.calibration_error import expected_calibration_error
@@ -70,6 +71,15 @@ def test_without_a_preference_there_are_no_figures_and_no_fault():
         assert (found.decisive, found.prompts) == (0, 0)
         assert (found.accuracy, found.calibration, found.length) == (None, None, None)
         assert found.by_margin == found.by_agreement == ()
+
+
+def test_the_log_loss_of_a_row_by_hand():
+    tied = row(0, "tie", p_first=0.5, p_second=0.2)
+    assert row_log_loss(tied, "rao_kupper") == pytest.approx(-math.log(0.3))
+    assert row_log_loss(tied | {"outcome": "both_bad"}, "davidson") == pytest.approx(-math.log(0.3))
+    assert row_log_loss(tied | {"outcome": "second"}, "rao_kupper") == pytest.approx(-math.log(0.2))
+    assert row_log_loss(tied | {"p_second": 0.5}, "half") == pytest.approx(math.log(2))
+    assert row_log_loss(tied | {"p_first": 1.0, "p_second": 0.0}, "rao_kupper") < 30
 
 
 def test_margins_are_in_four_groups_of_equal_size():

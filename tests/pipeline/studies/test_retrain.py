@@ -4,6 +4,7 @@ loop, and what is refused."""
 from __future__ import annotations
 
 import json
+import shutil
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -17,21 +18,21 @@ from typer.testing import CliRunner
 from commands.main import app
 from pipeline.loop.retraining import plan_retraining, read_rule, write_inputs
 from pipeline.loop.studies import Studies
+from pipeline.reward.quality.figures import row_log_loss
 from pipeline.runs.rundir import RunDirectory, write_atomically
-from pipeline.runs.study_folder import FACTS, StudyFolder
+from pipeline.runs.study_folder import EVALUATIONS, EVIDENCE, FACTS, StudyFolder
 from pipeline.studies.retrain.files import (
-    EVALUATIONS,
     LEFT_OUT,
     ORIGINAL_SCORES,
     SCORES,
     TRAINED,
     read_facts,
 )
-from pipeline.studies.retrain.report import log_loss
 from pipeline.studies.retrain.retrain import random_draw
 from storage.browsing import studies as browsing
 from storage.engine.database import Database
 from storage.errors import Conflict
+from storage.records import Judgment
 from storage.tables import iterations, policy_judgments, runs
 from tests.helpers.retrain_world import (
     BEGUN,
@@ -99,7 +100,7 @@ def test_without_leaving_anything_out_the_model_is_the_original(db: Database, tm
             assert two[name] == pytest.approx(one[name], rel=1e-4, abs=1e-5)
     # The log-loss of single judgments is that of the reward stage.
     result = source.result() or {}
-    losses = [log_loss(row, result["tie_model"]) for row in before]
+    losses = [row_log_loss(row, result["tie_model"]) for row in before]
     assert sum(losses) / len(losses) == pytest.approx(result["log_loss"])
     # Centering moves all rewards by a constant, so their differences are the same.
     original, again = (rows_of(made.outputs / name) for name in (ORIGINAL_SCORES, SCORES))
@@ -174,9 +175,48 @@ def test_a_date_is_in_utc_wherever_the_studio_runs(monkeypatch: pytest.MonkeyPat
     try:
         assert read_rule(before="2026-03-02").before == datetime(2026, 3, 2, tzinfo=UTC)
         assert read_rule(before="2026-03-02T01:00+01:00").before == datetime(2026, 3, 2, tzinfo=UTC)
+        # The page and the name of the study show the plan's time as UTC.
+        ahead = read_rule(before="2026-03-02T01:00+02:00")
+        assert ahead.plan["before"] == "2026-03-01T23:00:00+00:00"
+        assert ahead.name == "before-2026-03-01"
     finally:
         monkeypatch.undo()
         time.tzset()
+
+
+def test_a_started_study_keeps_its_inputs(workspace: Path, tmp_path: Path):
+    with Database.open(shutil.copytree(workspace, tmp_path / "w")) as db:
+        spec = plan_retraining(db, read_rule(without=["Ada"]), name="started")
+        folder = StudyFolder(db.workspace, "retrain", "started")
+
+        def inputs() -> dict[str, bytes]:
+            return {path.name: path.read_bytes() for path in folder.inputs.iterdir()}
+
+        write_inputs(db, replace(spec, plan=spec.plan | {"without": ["gold-1"]}))
+        write_inputs(db, spec)  # the first plan was never started
+        facts = read_facts(folder.inputs / FACTS)
+        assert {fact.annotator for fact in facts if fact.left_out} == {"Ada"}
+        folder.write_spec(spec)
+        started = inputs()
+        judge_more(db)
+        write_inputs(db, replace(spec, plan=spec.plan | {"controls": 2}))
+        assert inputs() == started
+        other = replace(spec, name="later")
+        write_inputs(db, other)
+        later = StudyFolder(db.workspace, "retrain", "later").inputs
+        assert (later / EVIDENCE).read_bytes() != started[EVIDENCE]
+
+
+def judge_more(db: Database) -> None:
+    """Ada judges a pair of a policy and SFT that another annotator has judged."""
+    given = Judgment(
+        id="j-later",
+        comparison=f"c-{PAIRS + 1}",
+        annotator="ada",
+        outcome="first",
+        shown_swapped=False,
+    )
+    db.write(lambda tx: tx.store(given))
 
 
 @pytest.mark.parametrize(
@@ -191,6 +231,7 @@ def test_a_date_is_in_utc_wherever_the_studio_runs(monkeypatch: pytest.MonkeyPat
             f"under the guidelines ff; it has: {OLD_RULES} (60), {NEW_RULES} (60)",
         ),
         (["--before=yesterday"], "'yesterday' is no date in ISO 8601, such as 2026-11-28"),
+        (["--before=0001-01-01T00:00+02:00"], "is no date in ISO 8601"),
         (["--before=2026-01-01"], "nothing would remain: all 120 judgments"),
         (["--before=2027-01-01"], "so the model would be the same"),
         ([*CARL, "--iteration=2"], "iteration 2 has no reward model; iterations with one are: 1"),
@@ -238,6 +279,9 @@ def test_the_command_reports_and_the_loop_follows_and_stays_as_it_is(workspace: 
     (verdict,) = report["gate"]
     assert (verdict["before"], verdict["after"]) == ("provisional", "promoted")
     assert (verdict["shift"]["before"], verdict["shift"]["after"]) == (pytest.approx(2 / 3), 1)
+    other = ["reward", "retrain", f"--workspace={workspace}", "--name=typed", "--without=Ada"]
+    refused = CliRunner().invoke(app, other).exception
+    assert "belongs to a study with other settings or models (without: " in str(refused)
     with Database.open(workspace) as db:
         loop = looped(db)
         loop.refresh()

@@ -3,25 +3,28 @@
 from __future__ import annotations
 
 import math
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pipeline.runs.study_folder import Spec
 from pipeline.studies.retrain.files import Fact
-from pipeline.studies.retrain.findings import findings, format_retraining, notes
+from pipeline.studies.retrain.findings import findings, format_retraining, notes, shifted
 from pipeline.studies.retrain.plot import rows, write_report
 from pipeline.studies.retrain.report import (
     Measured,
     RetrainReport,
     gate_shifts,
-    log_loss,
+    orders,
     policy_shifts,
     summary,
     swaps,
 )
-from storage.gate_records import Evidence
+from storage.gate_records import Evidence, PolicyJudgment
 from tests.helpers.gate_evidence import evidence
+from tests.helpers.retrained_study import made_report
 
 PLAN = {
     "without": ["Carl"], "only": [], "guidelines": [], "before": None, "controls": 0,
@@ -104,15 +107,6 @@ def test_groups_of_held_out_judgments_by_hand():
     assert remaining.log_loss.after == pytest.approx(0.3133, abs=1e-4)
 
 
-def test_the_log_loss_of_ties_by_hand():
-    tied = predicted(0, "tie") | {"p_first": 0.5, "p_second": 0.2}
-    assert log_loss(tied, "rao_kupper") == pytest.approx(-math.log(0.3))
-    assert log_loss(tied | {"outcome": "both_bad"}, "davidson") == pytest.approx(-math.log(0.3))
-    half = tied | {"p_second": 0.5}
-    assert log_loss(half, "half") == pytest.approx(math.log(2))
-    assert log_loss(tied | {"outcome": "second"}, "rao_kupper") == pytest.approx(-math.log(0.2))
-
-
 def test_controls_say_what_chance_gives():
     same = Measured(held_out=held_out(1, 1, -1, 1), scores=scores(**{"policy-1": [0.6, 0.8]}))
     better = Measured(held_out=held_out(1, 1, 1, 1), scores=scores(**{"policy-1": [0.6, 0.8]}))
@@ -142,7 +136,9 @@ def test_policies_by_hand():
         scores(a=[0.6, 0.8, 0.4], b=[0.6, 0.4, 0.5]),
         scores(a=[0.4, 0.5, 0.3], b=[0.6, 0.8, 0.5]),
     )
-    first, second = found = policy_shifts(before, after, [])
+    named, renamed = orders(before, after)
+    assert (named, renamed) == (("a", "b", "SFT"), ("b", "SFT", "a"))
+    first, second = found = policy_shifts([before, after], named, renamed)
     assert [each.policy for each in found] == ["a", "b"]
     assert (first.win_rate.before, first.win_rate.after) == (pytest.approx(0.6), pytest.approx(0.4))
     # Twice the expected outcome, in standard deviations of 0, 2, 0.
@@ -151,11 +147,45 @@ def test_policies_by_hand():
     # Before a .6, SFT .5, b .5; after b .63, SFT .5, a .4.
     assert (first.rank_before, first.rank_after) == (1, 3)
     assert second.rank_after == 1
-    swapped = {(each.above, each.below): each.lead for each in swaps(found, before, after)}
+    swapped = {(each.above, each.below): each.lead for each in swaps(found, [before, after])}
     assert swapped[("a", "b")].before == pytest.approx(0.1)
     assert swapped[("a", "b")].after == pytest.approx(0.4 - 1.9 / 3)
     assert swapped[("a", "SFT")].after == pytest.approx(-0.1)
     assert set(swapped) == {("a", "b"), ("a", "SFT")}  # b was level with SFT
+    # Policies at one rate keep their places.
+    assert orders(scores(a=[0.4], b=[0.6]), scores(a=[0.7], b=[0.7]))[1] == ("b", "a", "SFT")
+
+
+def test_a_change_of_places_is_within_or_beyond_chance():
+    """a leads SFT by .1 before and by −.1 after: −.2 on each prompt, so without an interval's width.
+    Controls move a by −.1 and +.1: 0 ± 12.706 · .1414 · √1.5."""
+    half = 12.7062 * 0.02**0.5 * 1.5**0.5
+    made = told_order([0.6, 0.6], [0.4, 0.4], [0.5, 0.5], [0.7, 0.7])
+    assert (made.order_before, made.order_after) == (("a", "SFT"), ("SFT", "a"))
+    (swap,) = made.swaps
+    assert swap.lead.chance is not None
+    assert swap.lead.chance.controls == (pytest.approx(-0.1), pytest.approx(0.1))
+    assert swap.lead.chance.high == pytest.approx(half, rel=1e-4)
+    told = findings(made)
+    assert told[1] == "The order of policies by predicted win rate changes from a, SFT to SFT, a."
+    assert told[2].startswith(
+        "a leads SFT by +10.0 before and by −10.0 after: a shift of −20.0 points"
+    )
+    assert told[2].endswith("(2 controls, 95% limit −220.1 to +220.1): the shift is within chance.")
+    beyond = told_order([0.6, 0.6], [0.4, 0.4], [0.6, 0.6], [0.6, 0.6])
+    assert findings(beyond)[2].endswith("the shift is beyond chance.")
+    assert told_order([0.6], [0.7]).swaps == ()
+
+
+def told_order(*expected: list[float]) -> RetrainReport:
+    """A report of policy a, by its outcomes under the original, the retrained model and controls."""
+    models = [Measured(held_out={}, scores=scores(a=each)) for each in expected]
+    plan = PLAN | {"controls": len(models) - 2}
+    return summary(
+        Spec(kind="retrain", name="r", plan=plan, repeats="run", iteration=1),
+        facts=facts({0}, 1), original=models[0], retrained=models[1], controls=models[2:],
+        evidence=Evidence(), tie_model="half", not_evaluated=[],
+    )  # fmt: skip
 
 
 def test_verdicts_are_those_of_the_gate_without_the_judgments():
@@ -179,6 +209,52 @@ def test_verdicts_are_those_of_the_gate_without_the_judgments():
     assert only_wins.log_e_after > only_wins.log_e_before
     (none,) = gate_shifts(named, {row.judgment for row in named.judged})
     assert (none.after, none.rate_after, none.shift) == ("provisional", None, None)
+
+
+def test_the_shift_at_the_gate_is_beside_random_judgments_of_the_policy():
+    judged = [
+        PolicyJudgment(
+            comparison=f"c-{n}", judgment=f"g-{n}", prompt=f"q-{n}", iteration=2,
+            first="policy-1", second="sft-1", outcome=float(n % 2),
+        )
+        for n in range(40)
+    ]  # fmt: skip
+    known = Evidence(judged=judged, policies=["sft-1", "policy-1"], reference="sft-1")
+    losses = {row.judgment for row in judged if row.outcome == 0}
+    (found,) = gate_shifts(known, losses)
+    assert found.shift is not None
+    assert (found.shift.before, found.shift.after) == (0.5, 1.0)
+    assert found.shift.chance is not None
+    wins = [20 * (0.5 + shift) for shift in found.shift.chance.controls]  # of 20 random judgments
+    assert len({*wins}) > 1
+    assert all(count == pytest.approx(round(count)) for count in wins)
+    assert found.shift.chance.beyond
+    (again,) = gate_shifts(known, losses)
+    assert again == found
+    first_half = {row.judgment for row in judged[:20]}  # has as many wins as the other
+    (even,) = gate_shifts(known, first_half)
+    assert even.shift is not None
+    assert even.shift.chance is not None
+    assert (even.shift.shift, even.shift.chance.beyond) == (0, False)
+
+
+def test_text_says_of_each_shift_whether_it_is_chance(tmp_path: Path):
+    made = made_report()
+    text = format_retraining(made, tmp_path / "retrain.svg")
+    figures = [
+        *(figure for each in made.held_out for figure in (each.accuracy, each.log_loss)),
+        *(figure for each in made.policies for figure in (each.win_rate, each.gain)),
+        *(each.shift for each in made.gate),
+    ]
+    said = re.findall(r"(within|beyond) [+−][\d.]+ to", text)
+    verdicts = [each.chance.beyond for each in figures if each and each.chance]
+    assert len(verdicts) == 12
+    assert said == ["beyond" if each else "within" for each in verdicts]
+    changed = [each.shift for each in made.gate if each.before != each.after]
+    told = [each for each in made.findings if "Its win rate among people" in each]
+    for shift, sentence in zip(changed, told, strict=True):
+        assert shift is not None
+        assert f": {shifted(shift)}. As many random judgments left out shift it by" in sentence
 
 
 def test_findings_notes_text_and_plot(tmp_path):

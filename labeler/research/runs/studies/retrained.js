@@ -11,6 +11,8 @@ const retrained = (() => {
   const percent = (share) => `${(100 * share).toFixed(1)}%`;
   const points = (share) => signed(100 * share, 1);
   const decimal = (value) => minus(value.toFixed(3));
+  const hundredths = (value) => minus(value.toFixed(2));
+  const thousandths = (value) => signed(value, 3);
 
   function interval(shift, shown) {
     return shift.low === null ? shown(shift.shift) : `${shown(shift.shift)} (${shown(shift.low)} to ${shown(shift.high)})`;
@@ -44,88 +46,33 @@ const retrained = (() => {
     return made;
   }
 
-  // The plot: a row for each shift, on one scale of percentage points.
-  function forest(report) {
-    const sections = [
-      ["Accuracy on held-out preferences", report.held_out.filter((each) => each.accuracy).map((each) => [`${GROUPS[each.group]} (${each.preferences})`, each.accuracy])],
-      ["Predicted win rate against SFT", report.policies.map((each) => [each.policy, each.win_rate])],
-      ["Win rate against SFT among people", report.gate.filter((each) => each.shift).map((each) => [each.policy, each.shift])],
-    ].filter(([, rows]) => rows.length);
-    const figures = sections.flatMap(([, rows]) => rows.map(([, figure]) => figure));
-    const ends = figures.flatMap((each) => [each.shift, each.low ?? 0, each.high ?? 0, ...(each.chance?.controls ?? [])].map(Math.abs));
-    const limit = nice(100 * Math.max(...ends, 0.01));
-    const made = make("figure", "st-forest");
-    made.append(make("figcaption", "", "Shifts in percentage points, after − before, with 95% intervals clustered by prompt"));
-    for (const [name, rows] of sections) {
-      made.append(make("h4", "", name));
-      for (const [label, figure] of rows) made.append(forestRow(label, figure, limit));
-    }
-    const axis = make("div", "st-axis");
-    for (const [share, text] of [[0, `−${limit}`], [0.5, "0"], [1, `+${limit}`]]) axis.append(placed("span", "", share, text));
-    const foot = make("div", "st-row st-foot");
-    foot.append(make("span"), axis);
-    made.append(foot);
-    if (report.plan.controls) {
-      const key = make("p", "ks-detail st-key"), tick = make("i", "st-key-tick"), band = make("i", "st-key-band");
-      key.append(tick, "controls ", ...(report.plan.controls > 1 ? [band, "95% limit of chance"] : []));
-      made.append(key);
-    }
-    return made;
-  }
-
-  // The end of the axis: at least the largest shift, in points.
-  function nice(largest) {
-    const power = 10 ** Math.floor(Math.log10(largest));
-    return [1, 2, 5, 10].map((step) => +(step * power).toPrecision(1)).find((step) => step >= largest * 0.999);
-  }
-
-  function placed(tag, css, share, text = "") {
-    const made = make(tag, css, text);
-    made.style.left = `${(100 * Math.min(Math.max(share, 0), 1)).toFixed(2)}%`;
-    return made;
-  }
-
-  function span(css, low, high, at) {
-    const made = placed("i", css, at(low));
-    made.style.right = `${(100 * (1 - Math.min(Math.max(at(high), 0), 1))).toFixed(2)}%`;
-    return made;
-  }
-
-  function forestRow(label, figure, limit) {
-    const row = make("div", "st-row"), track = make("div", "st-track"), at = (share) => 0.5 + (100 * share) / (2 * limit);
-    const name = make("span", "st-label", label);
-    name.dir = "auto";
-    track.ariaHidden = "true"; // the text beside it says the same
-    const { chance } = figure;
-    if (chance?.low != null) track.append(span("st-chance", chance.low, chance.high, at));
-    track.append(placed("i", "st-zero", 0.5));
-    for (const each of chance?.controls ?? []) track.append(placed("i", "st-tick", at(each)));
-    if (figure.low !== null) track.append(span("st-whisker", figure.low, figure.high, at));
-    track.append(placed("i", "st-dot", at(figure.shift)));
-    row.append(name, track, make("span", "st-value", interval(figure, points)));
-    return row;
-  }
-
   // Tables; `table` is that of studies.js.
+  const fromTo = (before, after) => (before === after ? before : `${before} → ${after}`);
+  const right = "ks-right";
+
+  // A shift with its interval, and whether as many random judgments left out give as much.
+  function shiftCell(figure, shown) {
+    if (!figure) return null;
+    const box = make("span", "st-shift"), { chance } = figure;
+    box.append(make("span", "", interval(figure, shown)));
+    if (chance?.low != null) box.append(make("small", chance.beyond ? "st-beyond" : "", `${chance.beyond ? "beyond" : "within"} chance: ${shown(chance.low)} to ${shown(chance.high)}`));
+    else if (chance) box.append(make("small", "", `one control: ${shown(chance.controls[0])}`));
+    return box;
+  }
+
+  const change = (figure, shown) => (figure ? `${shown(figure.before)} → ${shown(figure.after)}` : null);
+
   function heldOutTable(report, table) {
-    const right = "ks-right", head = [["Judgments", "ks-left"], ["Number", right], ["Accuracy", right], ["Log-loss", right], ["Shift of log-loss", right], ["By chance", right]];
+    const head = [["Judgments", "ks-left"], ["Number", right], ["Accuracy", right], ["Shift, points", right], ["Log-loss, nats", right], ["Shift, nats", right]];
     return table(head, report.held_out.map((each) => [
-      GROUPS[each.group], String(each.judgments), ...(each.accuracy ? [`${percent(each.accuracy.before)} → ${percent(each.accuracy.after)}`] : [null]),
-      ...(each.log_loss ? [`${decimal(each.log_loss.before)} → ${decimal(each.log_loss.after)}`, interval(each.log_loss, (value) => signed(value, 3)), byChance(each.log_loss, (value) => signed(value, 3))] : [null, null, null]),
+      GROUPS[each.group], String(each.judgments), change(each.accuracy, percent), shiftCell(each.accuracy, points), change(each.log_loss, decimal), shiftCell(each.log_loss, thousandths),
     ]));
   }
 
-  function byChance({ chance }, shown) {
-    if (!chance) return null;
-    return chance.low === null ? shown(chance.controls[0]) : `${shown(chance.low)} to ${shown(chance.high)}`;
-  }
-
   function policyTable(report, table) {
-    const right = "ks-right", head = [["Policy", "ks-left"], ["Place", right], ["Predicted wins against SFT", right], ["By chance, points", right], ["Reward above SFT, sd", right]];
+    const head = [["Policy", "ks-left"], ["Place", right], ["Predicted wins against SFT", right], ["Shift, points", right], ["Reward above SFT, sd", right], ["Shift, sd", right]];
     return table(head, report.policies.map((each) => [
-      each.policy, each.rank_before === each.rank_after ? String(each.rank_before) : `${each.rank_before} → ${each.rank_after}`,
-      `${percent(each.win_rate.before)} → ${percent(each.win_rate.after)}`, byChance(each.win_rate, points),
-      `${minus(each.gain.before.toFixed(2))} → ${minus(each.gain.after.toFixed(2))}`,
+      each.policy, fromTo(String(each.rank_before), String(each.rank_after)), change(each.win_rate, percent), shiftCell(each.win_rate, points), change(each.gain, decimal), shiftCell(each.gain, thousandths),
     ]));
   }
 
@@ -137,16 +84,15 @@ const retrained = (() => {
   }
 
   function gateTable(report, table) {
-    const right = "ks-right", head = [["Policy", "ks-left"], ["Verdict", "ks-left"], ["Judgments", right], ["Wins before", right], ["Wins after", right], ["log E", right]];
-    const rate = (found) => (found ? `${percent(found.win_rate)} (${Math.round(100 * found.low)} to ${Math.round(100 * found.high)}%)` : null);
+    const head = [["Policy", "ks-left"], ["Verdict", "ks-left"], ["Judgments", right], ["Wins among people", right], ["Shift, points", right], ["log E", right]];
     return table(head, report.gate.filter((each) => each.rate_before).map((each) => [
-      each.policy, verdictBadges(each), `${each.rate_before.comparisons} → ${each.rate_after?.comparisons ?? 0}`,
-      rate(each.rate_before), rate(each.rate_after), `${minus(each.log_e_before.toFixed(2))} → ${minus(each.log_e_after.toFixed(2))}`,
+      each.policy, verdictBadges(each), fromTo(String(each.rate_before.comparisons), String(each.rate_after?.comparisons ?? 0)),
+      change(each.shift, percent) ?? percent(each.rate_before.win_rate), shiftCell(each.shift, points), `${hundredths(each.log_e_before)} → ${hundredths(each.log_e_after)}`,
     ]));
   }
 
   function countsTable(report, table) {
-    const right = "ks-right", head = [["Judgments of the snapshot", "ks-left"], ["Before", right], ["Left out", right], ["Remain", right]];
+    const head = [["Judgments of the snapshot", "ks-left"], ["Before", right], ["Left out", right], ["Remain", right]];
     const { counts } = report, rows = [
       ["All", counts.total], ...counts.by_use.map((each) => [USES[each.name], each]),
       ...counts.by_annotator.map((each) => [`By ${each.name}`, each]), ...counts.by_kind.map((each) => [`By annotators of kind ${each.name}`, each]),
@@ -161,12 +107,13 @@ const retrained = (() => {
     return box;
   }
 
-  function result(report, table) {
+  // `plot` shows the stored figure of the study.
+  function result(report, table, plot) {
     const box = make("div", "st-retrained");
-    box.append(findings(report), forest(report));
-    box.append(section("Held-out judgments", heldOutTable(report, table), "Neither model has learned from these judgments. Log-loss is in nats per judgment; less is better."));
+    box.append(findings(report), plot);
+    box.append(section("Held-out judgments", heldOutTable(report, table), `Neither model has learned from these judgments. Less log-loss is better.${report.plan.controls > 1 ? " Chance: the 95% limit of leaving out as many random judgments." : ""}`));
     if (report.policies.length) box.append(section("Policies, by the reward model", policyTable(report, table), "On the stored responses of each policy's evaluation. Places include SFT, at 50%."));
-    if (report.gate.some((each) => each.rate_before)) box.append(section("Verdicts of the gate", gateTable(report, table), "Recomputed on the judgments that people have given so far. The verdicts in use do not change."));
+    if (report.gate.some((each) => each.rate_before)) box.append(section("Verdicts of the gate", gateTable(report, table), "Recomputed on the judgments that people had given when the study was planned. The verdicts in use do not change. Chance: the 95% limit of leaving out as many random judgments of the policy."));
     const more = make("details", "st-counts");
     more.append(make("summary", "", `${report.counts.total.left_out} of ${report.counts.total.judgments} judgments are left out`), countsTable(report, table));
     box.append(more);
@@ -194,8 +141,8 @@ const retrained = (() => {
   // Fill in what the offer has; `duration` shows seconds.
   function fill(form, offer, duration) {
     form.querySelector(".st-people").replaceChildren(make("legend", "", "Leave out the judgments by"), ...offer.annotators.map((each) => {
-      const label = make("label"), pick = Object.assign(make("input"), { type: "checkbox", value: each.value }), name = make("span", "", counted(each));
-      name.dir = "auto";
+      const label = make("label"), pick = Object.assign(make("input"), { type: "checkbox", value: each.value }), name = make("span");
+      name.append(make("bdi", "", each.value), ` (${each.judgments})`); // a name may turn the text after it around
       label.append(pick, name);
       return label;
     }));

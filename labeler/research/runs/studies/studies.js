@@ -73,7 +73,8 @@ const repeated = (offer) => `${offer.run} (${offer.method}, iteration ${offer.it
 function showOffer() {
   const { offer } = state;
   opener.disabled = !Object.keys(KINDS).some((each) => !refusal(each));
-  offerLine.textContent = offer.reason ?? `A new study repeats ${repeated(offer)} outside the loop.`;
+  const retrains = offer.reason && !refusal("retrain") ? `A new study can train ${offer.retrain.model} again without some judgments. For other kinds: ` : "";
+  offerLine.textContent = offer.reason ? retrains + offer.reason : `A new study repeats ${repeated(offer)} outside the loop.`;
 }
 
 // Why no study of a kind can start; null if one can.
@@ -155,6 +156,13 @@ function comparisonTable(report) {
   }));
 }
 
+// The stored figure; on a narrow screen it scrolls, so that its text stays readable.
+function plotOf(study, alt) {
+  const box = make("div", "st-figure");
+  box.append(Object.assign(make("img", "st-plot"), { src: `/research/api/studies/${encodeURIComponent(study.id)}/plot`, alt }));
+  return box;
+}
+
 function result(study) {
   const box = make("div", "st-result"), found = details.get(study.id);
   if (!found) return box;
@@ -164,14 +172,12 @@ function result(study) {
     return box;
   }
   if (study.kind === "retrain") {
-    box.append(retrained.result(report, table));
+    box.append(retrained.result(report, table, plotOf(study, `Shifts of accuracy and win rates with their intervals, and what chance gives, for ${study.name}`)));
     return box;
   }
   if (study.kind === "sweep") box.append(note(...verdict(report)));
   box.append(study.kind === "sweep" ? sweepTable(report) : comparisonTable(report));
-  const plot = Object.assign(make("img", "st-plot"), { src: `/research/api/studies/${encodeURIComponent(study.id)}/plot` });
-  plot.alt = study.kind === "sweep" ? `Reward against KL for each β of ${study.name}` : `Score against KL for each method of ${study.name}`;
-  box.append(plot);
+  box.append(plotOf(study, study.kind === "sweep" ? `Reward against KL for each β of ${study.name}` : `Score against KL for each method of ${study.name}`));
   return box;
 }
 
