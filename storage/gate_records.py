@@ -150,7 +150,8 @@ class Evidence:
     `judged` is in the order of the sequential test.  `policies` has the ids of all versions, the
     oldest first and the SFT `reference` before them; both are empty before there is a reference.
     `proxies` and `kl_weights` are the reward model and ppo.kl_weight of each policy's training.
-    `canaries` has the evaluation's results of each policy on the canary, if it was on.  `overrides`
+    `leads` has the share of its predicted lead over SFT that each evaluated policy is expected to
+    keep; without one it is 1.  `canaries` has the evaluation's results of each policy on the canary, if it was on.  `overrides`
     has the latest ruling on each policy, `iteration` the newest iteration.
     """
 
@@ -160,6 +161,7 @@ class Evidence:
     iteration: Candidate | None = None
     proxies: Mapping[str, str | None] = field(default_factory=dict)
     kl_weights: Mapping[str, float | None] = field(default_factory=dict)
+    leads: Mapping[str, float] = field(default_factory=dict)
     canaries: Mapping[str, CanaryResults] = field(default_factory=dict)
     overrides: Mapping[str, StandingRuling] = field(default_factory=dict)
 

@@ -20,6 +20,8 @@ Decision = Literal["better", "worse", "go on"]
 class OverOptimization:
     """Predicted and human win rate over the same `comparisons` judgments of `prompts` prompts.
 
+    `predicted` is discounted: `lead` is the share of the lead over ½ that is left of the reward
+    model's own prediction.
     `z` is (predicted − human)/`error`; `alarm` is raised at z > 2 with enough prompts.  `error` is
     None for a single prompt, where the standard error is unknown.
     """
@@ -31,6 +33,7 @@ class OverOptimization:
     alarm: bool
     comparisons: int
     prompts: int
+    lead: float = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -114,6 +114,9 @@ class Evaluation:
     win_rate_against_previous: WinRate | None = None
     win_rate_reward_model: float | None = None
     """The win rate against the reference alone."""
+    lead: float = 1.0
+    """The share of its predicted lead over SFT that the policy is expected to keep
+    (`gate.kl_discount`)."""
     canary: CanaryResults | None = None
     """Of the policy and the reference; None without a canary."""
 

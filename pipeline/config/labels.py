@@ -187,6 +187,7 @@ LABELS: Mapping[str, str] = {
     "shaping.references": "Contrast references",
     "gate.labels": "Minimum labels for the gate",
     "gate.kl_raise": "KL factor after a block",
+    "gate.kl_discount": "Discount per nat",
     "gate.most": "Maximum share for the gate",
     "gate.canary": "Capability canary",
     "gate.canary_loss": "Loss that the canary allows",

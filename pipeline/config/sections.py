@@ -313,6 +313,12 @@ class GateConfig(Section):
     most: float = setting(
         0.5, "Maximum share of an iteration's labels that gate.labels may use.", low=0, high=1
     )
+    kl_discount: float = setting(
+        0.08,
+        "For the over-optimization alarm, a policy at KL nats keeps 1/(1 + kl_discount · KL) of the lead "
+        "over SFT that its reward model predicts; 0 takes predictions as they are.",
+        low=0,
+    )
     canary: str = setting(
         "",
         "Function (module:function) that lists the capability canary: fixed prompts, and checks that "

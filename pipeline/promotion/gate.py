@@ -205,7 +205,7 @@ def _alarm(
     if not own:
         return None
     predicted, outcomes, prompts = zip(*own, strict=True)
-    return over_optimization(predicted, outcomes, prompts)
+    return over_optimization(predicted, outcomes, prompts, lead=evidence.leads.get(policy, 1.0))
 
 
 def _canary(evidence: Evidence, policy: str) -> CanaryFigures | None:
@@ -328,7 +328,7 @@ def _about_alarm(alarm: OverOptimization | None) -> str:
     z = decimal(alarm.z, 1)
     comparison = (
         f"On {alarm.comparisons} of these judgments its reward model predicted {alarm.predicted:.0%} "
-        f"wins, and people gave {alarm.human:.0%}"
+        f"wins{_discounted(alarm)}, and people gave {alarm.human:.0%}"
     )
     if alarm.alarm:
         return (
@@ -338,6 +338,13 @@ def _about_alarm(alarm: OverOptimization | None) -> str:
     if alarm.prompts < MIN_PROMPTS:
         return f"{comparison}. The over-optimization alarm needs {MIN_PROMPTS} prompts."
     return f"{comparison} (z = {z}). This shows no over-optimization."
+
+
+def _discounted(alarm: OverOptimization) -> str:
+    if alarm.lead == 1:
+        return ""
+    own = 0.5 + (alarm.predicted - 0.5) / alarm.lead
+    return f" ({own:.0%} before the discount for its KL)"
 
 
 def _about_canary(found: CanaryFigures) -> str:

@@ -174,10 +174,11 @@ def gate_figures(
     tie_model: TieModel,
     seed: int,
     labels: int = GATE_LABELS,
+    lead: float = 1.0,
 ) -> GateFigures | None:
     """The gate's figures from `labels` fresh judgments of the policy against SFT, one per prompt.
 
-    `theta` and `tie_model` are those of the iteration's own reward model.  Annotators take turns,
+    `theta` and `tie_model` are those of the iteration's own reward model, and `lead` is its evaluation's.  Annotators take turns,
     sides are random, and pairs of equal texts are left out.  None if all texts are equal.
     """
     # Imported here, because torch is slow to import and only the end of a simulation needs it.
@@ -203,7 +204,7 @@ def gate_figures(
     ).tolist()
     rate, test = win_rate(outcomes, asked), sequential_test(outcomes, asked)
     return GateFigures(
-        **asdict(over_optimization(predicted, outcomes, asked)),
+        **asdict(over_optimization(predicted, outcomes, asked, lead=lead)),
         low=rate.low,
         high=rate.high,
         log_e=test.log_e,
@@ -255,7 +256,12 @@ def report(
         },
         reward_model=from_json(HeldOutFigures, fitted),
         gate=gate_figures(
-            completions, judges, theta=fitted["theta"], tie_model=fitted["tie_model"], seed=seed
+            completions,
+            judges,
+            theta=fitted["theta"],
+            tie_model=fitted["tie_model"],
+            seed=seed,
+            lead=evaluation.lead,
         ),
         verdict=record["verdict"],
         canary=canary_figures(evaluation.canary) if evaluation.canary else None,

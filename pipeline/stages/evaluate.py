@@ -24,6 +24,7 @@ from pipeline.models.devices import pick_device
 from pipeline.models.generate import Response, Sampler
 from pipeline.models.likelihoods import sequence_kl
 from pipeline.models.text import Messages, name_rows, read_messages
+from pipeline.promotion.overoptimization import remaining_lead
 from pipeline.reward.audit import audit_model
 from pipeline.reward.ensemble import Ensemble
 from pipeline.runs.parquet import write_rows
@@ -81,6 +82,7 @@ def run(job: Job, report: Report, directory: RunDirectory) -> Evaluation:
         win_rate_against_reference=rates["reference"],
         win_rate_against_previous=rates.get("previous"),
         win_rate_reward_model=won,
+        lead=remaining_lead(figures["policy"].kl or 0.0, job.config.gate.kl_discount),
         canary=canary,
     )
 

@@ -82,6 +82,11 @@ def evidence(db: Database, *, between: tuple[str, str] | None = None) -> Evidenc
     """The current evidence; `between` leaves out judgments of other policies than these two."""
     references = models.listing(db, role="sft")
     newest = iterations.latest(db)
+    evaluations = {
+        each.policy_produced: each.evaluation
+        for each in iterations.listing(db)
+        if each.policy_produced
+    }
     known = [*references[-1:], *models.listing(db, role="policy")]
     return Evidence(
         judged=judged(db, between=between),
@@ -96,10 +101,11 @@ def evidence(db: Database, *, between: tuple[str, str] | None = None) -> Evidenc
         else None,
         proxies={model.id: model.reward_model for model in known},
         kl_weights={model.id: model.summary.get("kl_weight") for model in known},
+        leads={policy: found.get("lead", 1.0) for policy, found in evaluations.items()},
         canaries={
-            each.policy_produced: _CANARY.validate_python(results)
-            for each in iterations.listing(db)
-            if each.policy_produced and (results := each.evaluation.get("canary"))
+            policy: _CANARY.validate_python(results)
+            for policy, found in evaluations.items()
+            if (results := found.get("canary"))
         },
         overrides={
             o.policy: StandingRuling(
