@@ -148,7 +148,7 @@ def test_by_default_no_reward_model_chooses_pairs(db: Database, tmp_path: Path):
     assert prepared.job("sampling").names["reward"] is not None  # it could choose
     prepared.fill("sampling", tmp_path)
     rows = rows_of(tmp_path / "prompts.parquet")
-    assert {row["arm"] for row in rows} == {"random", "reference", "previous"}
+    assert {row["arm"] for row in rows} == {"random", "reference"}
     # 1.3 · 22/1.1 pairs, and no spare prompt.
     assert sum(row["pairs"] for row in rows) == 26
     assert min(row["pairs"] for row in rows) == 1

@@ -285,9 +285,7 @@ def test_the_next_iteration_samples_what_this_one_made(loop: Loop, world: Databa
     assert arms(started) == {"reference": 24, "previous": 12, "random": 11}
 
 
-def test_a_reward_model_that_chooses_gets_what_the_gate_leaves(
-    world: Database, started: Started
-):
+def test_a_reward_model_that_chooses_gets_what_the_gate_leaves(world: Database, started: Started):
     settings = {"labeling.labels": "40", "sampling.selection": "hybrid"}
     compare(world, "policy-1", "sft-1", ["first", "second"])
     Loop(world, Config().override(settings)).advance()
