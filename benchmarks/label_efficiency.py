@@ -7,7 +7,7 @@
 each policy has the same number of updates from SFT, and an arm divides its labels among its iterations:
 
 * `naive`: one iteration; plain Bradley-Terry, dropped ties, one network, random pairs;
-* `full`: two iterations with the default features;
+* `full`: two iterations with the default features and `sampling.selection=hybrid`;
 * `ceiling`: PPO on the hidden gold, once per seed.
 
 Choose ingredients in the world `workshop`; the world `exam` is for final figures, on seeds that were
@@ -39,8 +39,8 @@ from scipy.optimize import isotonic_regression
 from benchmarks import whole_loop
 from benchmarks.common import ROOT, exit_status, markdown
 from benchmarks.seeds import labels_needed, run_seeds
-from benchmarks.whole_loop import ANNOTATORS, CEILING_LABELS, ceiling, gains, run
-from pipeline.simulation.trials import FULL, NAIVE, Estimate, TrialArm
+from benchmarks.whole_loop import ANNOTATORS, CEILING_LABELS, FULL, ceiling, gains, run
+from pipeline.simulation.trials import NAIVE, Estimate, TrialArm
 from pipeline.simulation.worlds import WORLDS, World
 from pipeline.studies.plots import COLORS, INK, add_legend, columns, mark, save_svg, svg_figure
 

@@ -228,23 +228,28 @@ class SamplingConfig(Section):
         low=0,
         high=1,
     )
-    selection: Literal["hybrid", "random", "bald", "uncertainty", "d_optimal"] = setting(
-        "hybrid",
-        "How pairs of the policy's own responses are chosen: by the reward model (bald, "
-        "uncertainty, d_optimal), at random, or both (hybrid: bald and random).",
+    selection: Literal["random", "hybrid", "bald", "uncertainty", "d_optimal"] = setting(
+        "random",
+        "How pairs of the policy's own responses are chosen: at random, by the reward model (bald, "
+        "uncertainty, d_optimal), or both (hybrid: bald and random).",
     )
     selection_share: float = setting(
         0.5,
-        "Share of comparisons that the reward model chooses if selection is hybrid. It is limited to "
-        "what reference_share and previous_share leave.",
+        "Share of comparisons that the reward model chooses; only with selection=hybrid. It is limited "
+        "to what reference_share and previous_share leave.",
         low=0,
         high=1,
     )
     selection_prompts: float = setting(
-        1.0, "Prompts sampled per comparison that the reward model chooses.", low=1
+        1.0,
+        "Prompts sampled per comparison that the reward model chooses; not used with selection=random.",
+        low=1,
     )
     candidates: int = setting(
-        4, "Completions sampled per such prompt; the reward model chooses two of them.", low=2
+        4,
+        "Completions sampled per prompt if the reward model chooses two of them; not used with "
+        "selection=random.",
+        low=2,
     )
     near_duplicate: float = setting(
         0.9,

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks import label_efficiency
+from benchmarks import label_efficiency, whole_loop
 from benchmarks.label_efficiency import (
     ARMS,
     Curve,
@@ -154,6 +154,21 @@ def test_runs_of_an_arm_that_has_changed_are_refused():
     held[0]["arms"]["naive, 50 labels"]["arm"]["iterations"] = 2
     with pytest.raises(ValueError, match="seed 4 has the run 'naive, 50 labels' of another def"):
         require_same_arms(held, wanted)
+
+
+@pytest.mark.parametrize(("world", "labels"), [("workshop", [100, 400]), ("exam", [400])])
+def test_the_stored_runs_are_of_todays_arms(world: str, labels: list[int]):
+    paths = sorted((label_efficiency.RESULTS / world).glob("seed-*.json"))
+    held = [json.loads(path.read_text()) for path in paths]
+    wanted = cells(WORLDS[world], [*ARMS, "ceiling"], labels)
+    assert {cell.name for cell in wanted} & {name for each in held for name in each["arms"]}
+    require_same_arms(held, wanted)
+
+
+def test_the_full_arms_selection_does_not_follow_the_default():
+    # The runs of both benchmarks were made when `hybrid` was the default.
+    assert ARMS["full"].settings == whole_loop.ARMS["full"].settings
+    assert ARMS["full"].settings == {"sampling.selection": "hybrid"}
 
 
 def test_the_target_needs_enough_seeds_and_both_figures():

@@ -29,7 +29,7 @@ _COLUMNS = (
     Column("Iteration", "right", "Below: the method that trained the policy."),
     Column("Phase"),
     Column("Labels", "right", "Current judgments on the iteration's comparisons, and the number "
-           "wanted. Below: by the arm that chose the pair."),
+           "wanted. Below: by the arm of the pair."),
     Column("Accuracy", "right", "Accuracy of the reward model on held-out preferences."),
     Column("Reward", "right", "Mean reward of the new policy on held-out prompts, by this "
            "iteration's reward model. Iterations are not on the same scale."),

@@ -37,6 +37,7 @@ UPDATES = 30
 SETTINGS = {
     "labeling.labels": "16",
     "sampling.max_new_tokens": "12",
+    "sampling.selection": "hybrid",
     "reward.batch": "8",
     "reward.lr": "1e-3",
     "reward.held_out_share": "0.3",

@@ -127,7 +127,7 @@ def test_who_is_asked_hangs_on_the_seed_and_on_the_iteration(db: Database, tmp_p
         add_iteration(db, number)
 
     def asked(number: int, seed: int) -> set[str]:
-        config = Config().override({"seed": seed, "sampling.selection": "random"})
+        config = Config().override({"seed": seed})
         current = Iteration(number=number, labels_wanted=5)
         inputs = tmp_path / new_id("inputs")
         inputs.mkdir()
@@ -138,6 +138,20 @@ def test_who_is_asked_hangs_on_the_seed_and_on_the_iteration(db: Database, tmp_p
     # Of 40 prompts some 12 are asked; two draws are the same once in billions.
     assert asked(3, 0) != asked(4, 0)
     assert asked(3, 0) != asked(3, 9)
+
+
+def test_by_default_no_reward_model_chooses_pairs(db: Database, tmp_path: Path):
+    add_models(db, policies=2)
+    add_iteration(db, 1)
+    current = add_iteration(db, 2, phase="sampling", labels_wanted=22)
+    prepared = Preparation(db, current, Config())
+    assert prepared.job("sampling").names["reward"] is not None  # it could choose
+    prepared.fill("sampling", tmp_path)
+    rows = rows_of(tmp_path / "prompts.parquet")
+    assert {row["arm"] for row in rows} == {"random", "reference"}
+    # 1.3 · 22/1.1 pairs, and no spare prompt.
+    assert sum(row["pairs"] for row in rows) == 26
+    assert min(row["pairs"] for row in rows) == 1
 
 
 def test_a_workspace_without_train_prompts_is_told_what_to_do(tmp_path: Path):

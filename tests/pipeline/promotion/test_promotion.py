@@ -281,8 +281,15 @@ def test_the_next_iteration_samples_what_this_one_made(loop: Loop, world: Databa
     second, third = iterations.listing(world)[1:]
     assert (second.verdict, third.policy_sampled) == ("provisional", "policy-2")
     assert started.jobs[0].names["previous"] == "policy-1"
-    # 40 labels, 1.3 · 40/1.1 = 47 pairs; half against SFT, a quarter against the one before; of
-    # the 11 left BALD chooses as many as there are prompts for.
+    # 40 labels, 1.3 · 40/1.1 = 47 pairs; half against SFT, a quarter against the one before, 11 left.
+    assert arms(started) == {"reference": 24, "previous": 12, "random": 11}
+
+
+def test_a_reward_model_that_chooses_gets_what_the_gate_leaves(world: Database, started: Started):
+    settings = {"labeling.labels": "40", "sampling.selection": "hybrid"}
+    compare(world, "policy-1", "sft-1", ["first", "second"])
+    Loop(world, Config().override(settings)).advance()
+    # Of the 11 pairs left, BALD chooses as many as there are prompts for.
     assert arms(started) == {"reference": 24, "previous": 12, "bald": 10, "random": 1}
 
 
@@ -296,7 +303,7 @@ def test_after_a_block_the_next_iteration_samples_the_last_promoted(
     # What was made meanwhile waits, and is compared with the one that is sampled.
     job = started.jobs[0]
     assert (job.names["policy"], job.names["previous"]) == ("sft-1", "policy-2")
-    assert arms(started) == {"previous": 24, "bald": 23}
+    assert arms(started) == {"previous": 24, "random": 23}
 
 
 def test_a_ruling_lets_a_blocked_policys_successor_through(loop: Loop, world: Database):

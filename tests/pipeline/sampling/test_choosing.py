@@ -121,6 +121,20 @@ def test_bald_pairs_are_two_of_the_policys_four_answers_to_a_prompt(
         assert any(sorted(wins) == pytest.approx(found, abs=1e-4) for found in scored)
 
 
+def test_random_pairs_need_two_answers_and_no_reward_model(
+    models: dict[str, str], tmp_path: Path, asked: list[int]
+):
+    # A reward model that were loaded would end the stage.
+    named = models | {"reward": str(tmp_path / "gone"), "reward_2": str(tmp_path / "gone, too")}
+    job = make_job("sampling", named)
+    assert job.config.sampling.selection == "random"
+    directory, summary = sample(job, tmp_path / "run", plan(chosen=0, spare=0, random=7))
+    assert summary.arms == {"random": 7}
+    assert asked == [7, 7]  # at two temperatures
+    assert len(rows_of(directory.outputs / "completions.parquet")) == 14
+    assert notes(directory) == []
+
+
 def test_the_figures_say_what_choosing_gained(models: dict[str, str], tmp_path: Path, seen: Any):
     directory, _ = sample(make_job("sampling", models), tmp_path / "run", plan())
     events = map(json.loads, directory.events.read_text().splitlines())
