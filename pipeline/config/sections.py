@@ -319,7 +319,7 @@ class GateConfig(Section):
         0.5, "Maximum share of an iteration's labels that gate.labels may use.", low=0, high=1
     )
     kl_discount: float = setting(
-        0.08,
+        0.1,
         "For the over-optimization alarm, a policy at KL nats keeps 1/(1 + kl_discount · KL) of the lead "
         "over SFT that its reward model predicts; 0 takes predictions as they are.",
         low=0,

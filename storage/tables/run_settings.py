@@ -21,8 +21,8 @@ READ_BY: Mapping[Stage, tuple[str, ...]] = {
         "gate.canary_loss", "gate.canary_every", "model.dtype", "model.long_rows", "worker", "seed",
     ),
     "evaluate": (
-        "evaluate", "ppo.temperature", "sampling", "shaping", "gate.canary", "gate.canary_loss",
-        "model.dtype", "worker", "seed",
+        "evaluate", "ppo.temperature", "sampling", "shaping", "gate.kl_discount", "gate.canary",
+        "gate.canary_loss", "model.dtype", "worker", "seed",
     ),
 }  # fmt: skip
 """The settings or sections that each stage reads; the page offers them for another attempt."""

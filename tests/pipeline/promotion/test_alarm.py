@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from pipeline.promotion.overoptimization import over_optimization
+from pipeline.promotion.overoptimization import over_optimization, remaining_lead
 
 
 def test_z_matches_one_worked_by_hand():
@@ -32,6 +32,24 @@ def test_a_promise_that_nobody_sees_kept_raises_the_alarm():
     few = over_optimization([0.8] * 19, [0.0] * 19, list(range(19)))
     assert few.z > 2
     assert not few.alarm
+
+
+def test_a_policy_keeps_less_of_its_predicted_lead_the_further_it_is_from_sft():
+    assert remaining_lead(0.0, 0.08) == 1
+    assert remaining_lead(6.25, 0.08) == pytest.approx(2 / 3)  # 1/(1 + .5)
+    assert remaining_lead(25.0, 0.0) == 1
+    assert remaining_lead(-0.3, 0.08) == 1  # an estimate that noise took below 0
+
+
+def test_a_discounted_prediction_is_compared_with_people():
+    # 60 judgments, 36 won: .6.  A promise of .8 is .2 too high; half of its lead is .65.
+    # v = 60/59 · (36 · .4² + 24 · .6²)/60² = .0040678: z = .2/.06378 = 3.136, and .05/.06378 = .784.
+    outcomes, prompts = [1.0] * 36 + [0.0] * 24, list(range(60))
+    whole = over_optimization([0.8] * 60, outcomes, prompts)
+    half = over_optimization([0.8] * 60, outcomes, prompts, lead=0.5)
+    assert (whole.predicted, whole.lead, whole.alarm) == (pytest.approx(0.8), 1, True)
+    assert (half.predicted, half.lead, half.alarm) == (pytest.approx(0.65), 0.5, False)
+    assert (whole.z, half.z) == pytest.approx((3.136, 0.784), abs=1e-3)
 
 
 def test_a_reward_model_that_is_right_is_rarely_accused():

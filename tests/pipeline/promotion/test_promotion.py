@@ -23,7 +23,7 @@ from storage.errors import NotFound
 from storage.gate_records import Evidence
 from storage.gate_report import GateProgress, GateReport, Standing
 from storage.records import Iteration, Judgment, Run, Withdrawal, new_id, now
-from storage.reports import from_json
+from storage.reports import Evaluation, from_json, to_json
 from storage.tables import iterations, policy_judgments, runs
 from tests.helpers.policy_world import add_iteration, add_models, add_policy, compare
 
@@ -146,6 +146,25 @@ def test_over_optimization_is_denied_only_where_it_could_be_seen(
     # A hair under people's .5, so that z is a negative that rounds to 0.
     compare(world, "policy-1", "sft-1", ["tie"] * prompts, predicted=0.4999)
     assert standing(world).words[2].endswith(says)
+
+
+def test_the_alarm_discounts_by_the_evaluations_kl(db: Database):
+    # 12 of 20 prompts won; .9 is promised, and half of that lead is .7.
+    # v = 20/19 · (12 · .4² + 8 · .6²)/20² = .0126316: z = .3/.11239 = 2.67, or .1/.11239 = .89.
+    add_models(db, policies=2)
+    add_iteration(db, 1, evaluation=to_json(Evaluation(lead=0.5)))
+    add_iteration(db, 2, evaluation={"policy": {"reward": 1.0}})  # of a version without discounts
+    for policy in ("policy-1", "policy-2"):
+        won = ["first"] * 12 + ["second"] * 8
+        compare(db, policy, "sft-1", won, predicted=0.9, by=policy.replace("policy", "reward"))
+    known = policy_judgments.evidence(db)
+    first, second = (gate.standing(known, policy) for policy in ("policy-1", "policy-2"))
+    assert first.alarm
+    assert second.alarm
+    assert (first.alarm.alarm, second.alarm.alarm) == (False, True)
+    assert (first.alarm.z, second.alarm.z) == pytest.approx((0.89, 2.67), abs=0.01)
+    assert "predicted 70% wins (90% before the discount for its KL)" in first.words[2]
+    assert "predicted 90% wins, and people gave 60%" in second.words[2]
 
 
 def test_only_its_own_reward_models_promises_count_against_a_policy(world: Database):

@@ -48,7 +48,7 @@ def evaluate(job: Job, path: Path, prompts: int) -> tuple[RunDirectory, dict[str
 
 
 def test_three_policies_answer_the_same_prompts(models: dict[str, str], tmp_path: Path):
-    job = make_job("evaluate", models, evaluate__completions=2)
+    job = make_job("evaluate", models, evaluate__completions=2, gate__kl_discount=0.5)
     directory, summary = evaluate(job, tmp_path, prompts=9)
     completions = rows_of(directory.outputs / "completions.parquet")
     rewards = {r["completion"]: r["reward"] for r in rows_of(directory.outputs / "scores.parquet")}
@@ -69,6 +69,8 @@ def test_three_policies_answer_the_same_prompts(models: dict[str, str], tmp_path
     wins = sum((a > b) + (a == b) / 2 for a, b in met)
     assert summary.win_rate_reward_model == pytest.approx(wins / 18)
     assert summary.win_rate_against_reference.prompts == 9
+    # Half a nat's discount per nat of the policy's KL: at 2 nats, half of the lead would be left.
+    assert summary.lead == pytest.approx(2 / (2 + summary.policy.kl))
 
 
 def test_the_reference_is_loaded_once_and_gone_before_the_reward_model(
