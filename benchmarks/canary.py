@@ -1,10 +1,11 @@
 """Does the canary tell a healthy policy from an over-optimized one?  Runs both with `simulate`.
 
-    python -m benchmarks.canary [--seeds 0 1 …] [--arms demo large pushed] [--folder DIR] [--report]
+    python -m benchmarks.canary [--seeds 0 1 …] [--arms demo small large pushed] [--folder DIR] [--report]
 
 The annotators are those of `benchmarks.whole_loop`, in one iteration of 400 labels:
 
-* `demo`: all settings of the demo, with β = .1 and small steps;
+* `demo`: all settings of the demo, with β = .1;
+* `small`: the same, with twice as many updates of smaller steps;
 * `large`: the default reward model, and the large steps at β = .03 of `benchmarks.whole_loop`;
 * `pushed`: the naive reward model, and 150 of these updates, which usually over-optimize it.
 
@@ -29,10 +30,12 @@ from pipeline.canary.training import FLAG
 from pipeline.simulation.trials import NAIVE, TrialArm
 
 RESULTS = ROOT / "benchmarks" / "results" / "canary"
+SMALL_STEPS = {"ppo.updates": 120, "ppo.epochs": 2, "ppo.lr": 5e-5}
 ARMS = {
     arm.name: arm
     for arm in (
         TrialArm(name="demo"),
+        TrialArm(name="small", settings=SMALL_STEPS),
         TrialArm(name="large", settings=SETTINGS),
         TrialArm(name="pushed", settings={**NAIVE.settings, **SETTINGS, "ppo.updates": 150}),
     )

@@ -74,6 +74,8 @@ from storage.sides import canonical_outcome
 
 RESULTS = ROOT / "benchmarks" / "results" / "edits"
 ANNOTATORS, BAD = 8, 0.25
+PPO = {"ppo.updates": 120, "ppo.epochs": 2, "ppo.lr": 5e-5}
+"""Smaller steps than the demo's, as in the stored runs."""
 SFT: dict[str, Any] = {"sft.lr": 5e-4, "sft.epochs": 1.0, "sft.batch": 16}
 ARMS = {name: TrialArm(name=name) for name in ("none", "collected", "learned", "sft")}
 FIGURES = ("accuracy", "policy", "best of 8", "PPO")
@@ -175,7 +177,7 @@ def optimized(world: World, fitted: Fitted, base: Path, folder: Path, updates: i
         for n in range(world.held_out)
     ]
     job = Job(
-        run="ppo", stage="policy", iteration=1, config=CONFIG.override({"ppo.updates": updates}),
+        run="ppo", stage="policy", iteration=1, config=CONFIG.override({**PPO, "ppo.updates": updates}),
         seed=world.seed,
         models={"policy": str(base), "reference": str(base), "reward": str(folder / "reward")},
     )  # fmt: skip
@@ -319,7 +321,7 @@ def main() -> int:
     parser.add_argument("--labels", type=int, default=400, help="judgments of the arm none")
     parser.add_argument("--edits", type=float, default=0.5, help="share of preferences, 0 to 1")
     parser.add_argument("--measured", type=int, default=250, help="held-out prompts per seed")
-    parser.add_argument("--updates", type=int, default=CONFIG.ppo.updates, help="of PPO")
+    parser.add_argument("--updates", type=int, default=PPO["ppo.updates"], help="of PPO")
     parser.add_argument("--set", nargs="+", default=[], metavar="NAME=VALUE", help="of [reward]")
     parser.add_argument("--folder", type=Path, default=RESULTS)
     parser.add_argument("--report", action="store_true", help="only print stored results")

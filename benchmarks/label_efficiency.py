@@ -4,10 +4,12 @@
         [--labels 50 100 200 400 800] [--folder DIR] [--plot FILE] [--report]
 
 `ARMS` is the table of arms; all have the settings of `benchmarks.whole_loop` with smaller PPO steps, so
-each policy has the same number of updates from SFT, and an arm divides its labels among its iterations:
+each policy has 60 updates from SFT (except in `steps`), and an arm divides its labels among its iterations:
 
 * `naive`: one iteration; plain Bradley-Terry, dropped ties, one network, random pairs;
 * `full`: two iterations with the default features and `sampling.selection=hybrid`;
+* `random`: the same with random pairs, today's default;
+* `steps`: four iterations, whose policies continue from the one before with half the updates;
 * `ceiling`: PPO on the hidden gold, once per seed.
 
 Choose ingredients in the world `workshop`; the world `exam` is for final figures, on seeds that were
@@ -57,6 +59,10 @@ WANTED, WANTED_HIGH, SEEDS_NEEDED = 0.4, 0.6, 16
 DRAWS = 2000
 
 
+RANDOM = {"sampling.selection": "random"}
+SMALL_STEPS = {"ppo.start_from": "previous", "ppo.updates": 30}
+
+
 @dataclass(frozen=True, kw_only=True)
 class CurveArm(TrialArm):
     """An arm whose labels are divided among `iterations`."""
@@ -69,6 +75,8 @@ ARMS: dict[str, CurveArm] = {
     for arm in (
         CurveArm(name="naive", settings=NAIVE.settings),
         CurveArm(name="full", settings=FULL.settings, iterations=2),
+        CurveArm(name="random", settings=RANDOM, iterations=2),
+        CurveArm(name="steps", settings=RANDOM | SMALL_STEPS, iterations=4),
     )
 }
 """The arms of the curves; an ingredient is measured by adding an arm with its settings."""

@@ -128,8 +128,8 @@ def test_every_setting_has_a_label_and_a_default_of_the_preset(loop: Loop):
     found = loop.workspace_settings()
     assert [each.name for each in found.settings] == names
     assert found.preset == "demo"
-    rate = row(loop, "ppo.lr")  # demo.toml has 5e-5, and the class 3e-6
-    assert (rate.value, rate.preset, rate.default) == (1e-5, 5e-5, 3e-6)
+    rate = row(loop, "ppo.lr")  # demo.toml has 2e-4, and the class 3e-6
+    assert (rate.value, rate.preset, rate.default) == (1e-5, 2e-4, 3e-6)
 
 
 def test_a_saved_setting_is_in_the_file_in_use_and_in_the_audit_log(loop: Loop, db: Database):
