@@ -80,6 +80,7 @@ ARMS: dict[str, CurveArm] = {
     )
 }
 """The arms of the curves; an ingredient is measured by adding an arm with its settings."""
+DEFAULT_ARMS = (BASELINE, FULL.name, CEILING)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -305,7 +306,7 @@ def main() -> int:
     )
     parser.add_argument("--world", choices=list(WORLDS), default="workshop")
     parser.add_argument("--seeds", type=int, nargs="+", default=list(range(SEEDS_NEEDED)))
-    parser.add_argument("--arms", nargs="+", choices=[*ARMS, CEILING], default=[*ARMS, CEILING])
+    parser.add_argument("--arms", nargs="+", choices=[*ARMS, CEILING], default=list(DEFAULT_ARMS))
     parser.add_argument("--labels", type=int, nargs="+", default=list(LABELS))
     parser.add_argument("--folder", type=Path, help="default: benchmarks/results/…/WORLD")
     parser.add_argument("--set", action="append", default=[], help="override a setting of all arms")

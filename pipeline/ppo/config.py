@@ -73,7 +73,7 @@ class PPOConfig(Section):
     # The optimizer.
     lr: float = setting(
         3e-6,
-        "Peak learning rate of AdamW. Small models need a higher one: 5e-5 at two million parameters.",
+        "Peak learning rate of AdamW. Small models need a higher one: 2e-4 at two million parameters.",
         source="Llama 2: 1e-6; N+ implementation details: 3e-6",
         above=0,
     )

@@ -199,7 +199,7 @@ def test_without_locks_a_late_answer_ends_the_second_desk(browser, world, server
         tab.context.add_init_script(
             "const post = BroadcastChannel.prototype.postMessage;"
             "BroadcastChannel.prototype.postMessage = function (said) {"
-            "  setTimeout(() => post.call(this, said), said.to || said.holder ? 1500 : 0) }"
+            "  setTimeout(() => post.call(this, said), said.to || said.holder ? 4000 : 0) }"
         )
         tab.reload()
         wait_for_pair(tab)

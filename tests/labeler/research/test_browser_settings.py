@@ -119,7 +119,7 @@ def test_a_value_is_edited_saved_and_in_the_file_with_its_comments(browser, worl
         row = page.locator("[data-setting='ppo.lr']")
         expect(row).to_contain_text("Policy learning rate")
         expect(row).to_contain_text("Peak learning rate of AdamW")
-        expect(row).to_contain_text("Preset 0.0002")
+        expect(row).to_contain_text("Preset 2e-4")
         expect(row).to_contain_text("Applies from the next policy stage")
         expect(page.locator(".ks-save")).to_be_hidden()
         page.locator("#config-ppo-lr").fill("3e-6")
@@ -159,7 +159,7 @@ def test_search_and_changed_only(browser, world):
         page.get_by_label("Changed only").check()
         assert shown(page) == ["ppo.lr"]
         page.locator("[data-setting='ppo.lr']").get_by_role("button", name="Reset").click()
-        expect(page.locator("#config-ppo-lr")).to_have_value("0.0002")
+        expect(page.locator("#config-ppo-lr")).to_have_value("2e-4")
         expect(page.locator(".ks-dirty")).to_have_text("1 unsaved")
         page.locator(".ks-discard").click()
         expect(page.locator("#config-ppo-lr")).to_have_value("2e-5")
@@ -262,7 +262,7 @@ def test_the_drawer_lists_what_differs_from_the_last_run(browser, world):
         assert fields(page)[-1] == "Clip range"  # what the preset changes is in sight
         expect(page.locator("#setting-ppo-clip")).to_have_value("0.3")
         page.locator(".ks-preset select").select_option("preset")
-        expect(page.locator("#setting-ppo-lr")).to_have_value("0.0002")
+        expect(page.locator("#setting-ppo-lr")).to_have_value("2e-4")
         assert "Clip range" not in fields(page)
 
 

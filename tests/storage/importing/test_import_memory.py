@@ -41,7 +41,7 @@ def test_the_report_says_how_many_rows_are_bad_for_whatever_reason(
         assert (report.skipped_in_all, report.added["comparisons"]) == (2 * MANY, 1)
         told = report.skipped
     else:
-        with pytest.raises(BadFile, match=f"which has {2 * MANY} bad rows") as refused:
+        with pytest.raises(BadFile, match=f"which has {2 * MANY:,} bad rows") as refused:
             import_pairs(db, path)
         assert f"… and {2 * MANY - MAX_NOTES} more" in str(refused.value)
         told = refused.value.rows
