@@ -15,12 +15,12 @@ Writes one JSON file per seed to benchmarks/results/ppo_settings; arms that are 
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
@@ -28,24 +28,29 @@ from typing import Any
 import pandas as pd
 
 from benchmarks.common import ROOT, markdown
+from benchmarks.seeds import run_seeds
 from benchmarks.whole_loop import ANNOTATORS, BAD
 from commands.simulate import run_trial, stop_workers
 from pipeline.config.sections import CONFIGS, Config
 from pipeline.models.text import read_messages
 from pipeline.runs.repeat import copy_inputs, newest_run, run_to_end
-from pipeline.runs.rundir import RunDirectory, write_atomically
+from pipeline.runs.rundir import RunDirectory
 from pipeline.simulation.clients import conversation
 from pipeline.simulation.preference import score, scored
-from pipeline.simulation.trials import FULL, Estimate, stored
+from pipeline.simulation.trials import FULL, Estimate, TrialArm
 from pipeline.statistics.canary import canary_figures
 from storage.reports import Evaluation, from_json
 
 RESULTS = ROOT / "benchmarks" / "results" / "ppo_settings"
 LABELS = 400
-ARMS: dict[str, dict[str, Any]] = {
-    "demo": {},
-    "one epoch": {"ppo.epochs": 1, "ppo.lr": 4e-4},
-    "small steps": {"ppo.updates": 120, "ppo.lr": 5e-5},
+DEMO = Config.load([CONFIGS / "demo.toml"]).ppo
+ARMS = {
+    arm.name: arm
+    for arm in (
+        TrialArm(name="demo"),
+        TrialArm(name="one epoch", settings={"ppo.epochs": 1, "ppo.lr": 4e-4}),
+        TrialArm(name="small steps", settings={"ppo.updates": 120, "ppo.lr": 5e-5}),
+    )
 }
 
 
@@ -59,11 +64,13 @@ class Trained:
     canary_loss: float
     seconds: float
     """Of the policy stage."""
-    settings: Mapping[str, Any]
 
 
-def judged_workspace(place: Path, seed: int, labels: int) -> None:
+@lru_cache(maxsize=1)
+def judged_workspace(seed: int, labels: int) -> tempfile.TemporaryDirectory[str]:
     """A workspace with one finished iteration, whose policy had a single update."""
+    folder = tempfile.TemporaryDirectory(prefix="kitestring-ppo-")
+    place = Path(folder.name) / "workspace"
     try:
         run_trial(
             FULL,
@@ -78,25 +85,27 @@ def judged_workspace(place: Path, seed: int, labels: int) -> None:
         )
     finally:
         stop_workers(place)
+    return folder
 
 
-def trained(place: Path, name: str, settings: Mapping[str, Any]) -> Trained:
+def trained(place: Path, arm: TrialArm, settings: Mapping[str, Any]) -> Trained:
     """The policy of an arm, trained on the workspace's reward model and evaluated."""
     policy, evaluation = newest_run(place, "policy"), newest_run(place, "evaluate")
     assert policy
     assert evaluation
     # The workspace's run had one update.
-    updates = Config.load([CONFIGS / "demo.toml"]).ppo.updates
-    config = policy.job().config.override({"ppo.updates": updates, **settings})
+    config = policy.job().config.override({"ppo.updates": DEMO.updates, **arm.settings, **settings})
 
     def repeated(source: RunDirectory, stage: str, models: Mapping[str, str]) -> RunDirectory:
         job = source.job()
-        job = replace(job, run=f"{stage}-{name}", config=config, models={**job.models, **models})
+        job = replace(
+            job, run=f"{stage}-{arm.name}", config=config, models={**job.models, **models}
+        )
         return run_to_end(
-            place / "arms" / name / stage,
+            place / "arms" / arm.name / stage,
             job,
             fill=copy_inputs(source),
-            progress=lambda line: print(f"  {name}: {line}", file=sys.stderr, flush=True),
+            progress=lambda line: print(f"  {arm.name}: {line}", file=sys.stderr, flush=True),
         )
 
     started = time.monotonic()
@@ -113,7 +122,6 @@ def trained(place: Path, name: str, settings: Mapping[str, Any]) -> Trained:
         kl=found.policy.kl or 0.0,
         canary_loss=canary_figures(found.canary).loss,
         seconds=round(seconds, 1),
-        settings=dict(settings),
     )
 
 
@@ -127,23 +135,6 @@ def gold_by_policy(evaluation: RunDirectory) -> dict[str, list[float]]:
         text_asked = conversation([asdict(message) for message in read_messages(prompts[prompt])])
         found.setdefault(policy, []).extend(scored(score, text_asked, (text,)))
     return found
-
-
-def run_seed(seed: int, arms: Sequence[str], folder: Path, conditions: Mapping[str, Any]) -> None:
-    """Run the arms that the seed's file lacks; the file is written after each."""
-    path = folder / f"seed-{seed}.json"
-    held = stored(path, conditions) if path.exists() else {}
-    held = {"seed": seed, "conditions": dict(conditions), "arms": {}} | held
-    missing = [name for name in arms if name not in held["arms"]]
-    if not missing:
-        return
-    with tempfile.TemporaryDirectory(prefix="kitestring-ppo-") as place:
-        judged_workspace(Path(place), seed, conditions["labels"])
-        for name in missing:
-            held["arms"][name] = asdict(
-                trained(Path(place), name, ARMS[name] | conditions["settings"])
-            )
-            write_atomically(path, json.dumps(held, indent=1) + "\n")
 
 
 def table(held: Sequence[Mapping[str, Any]], arms: Sequence[str]) -> str:
@@ -181,15 +172,20 @@ def main() -> int:
     parser.add_argument("--report", action="store_true", help="only print stored results")
     args = parser.parse_args()
     settings = dict(item.split("=", 1) for item in args.set)
-    conditions = {
-        "labels": args.labels, "annotators": ANNOTATORS, "bad": BAD, "settings": settings,
-    }  # fmt: skip
-    args.folder.mkdir(parents=True, exist_ok=True)
-    if not args.report:
-        for seed in args.seeds:
-            run_seed(seed, args.arms, args.folder, conditions)
-    paths = [args.folder / f"seed-{seed}.json" for seed in args.seeds]
-    held = [stored(path, conditions) for path in paths if path.exists()]
+    steps = {name: getattr(DEMO, name) for name in ("updates", "epochs", "lr")}
+    held = run_seeds(
+        lambda arm, seed: asdict(
+            trained(Path(judged_workspace(seed, args.labels).name) / "workspace", arm, settings)
+        ),
+        [ARMS[name] for name in args.arms],
+        args.seeds,
+        args.folder,
+        conditions={
+            "labels": args.labels, "annotators": ANNOTATORS, "bad": BAD, "settings": settings,
+            "demo": steps,
+        },
+        only_report=args.report,
+    )  # fmt: skip
     if not held:
         sys.exit(f"no results in {args.folder}; run without --report")
     print(table(held, args.arms))

@@ -151,7 +151,7 @@ class Evidence:
     oldest first and the SFT `reference` before them; both are empty before there is a reference.
     `proxies` and `kl_weights` are the reward model and ppo.kl_weight of each policy's training.
     `leads` has the share of its predicted lead over SFT that each evaluated policy is expected to
-    keep; without one it is 1.  `canaries` has the evaluation's results of each policy on the canary, if it was on.  `overrides`
+    keep, `canaries` the evaluation's results of each policy on the canary, if it was on.  `overrides`
     has the latest ruling on each policy, `iteration` the newest iteration.
     """
 

@@ -178,8 +178,9 @@ def gate_figures(
 ) -> GateFigures | None:
     """The gate's figures from `labels` fresh judgments of the policy against SFT, one per prompt.
 
-    `theta` and `tie_model` are those of the iteration's own reward model, and `lead` is its evaluation's.  Annotators take turns,
-    sides are random, and pairs of equal texts are left out.  None if all texts are equal.
+    `theta` and `tie_model` are those of the iteration's own reward model, and `lead` is its
+    evaluation's.  Annotators take turns, sides are random, and pairs of equal texts are left out.
+    None if all texts are equal.
     """
     # Imported here, because torch is slow to import and only the end of a simulation needs it.
     import torch  # noqa: PLC0415

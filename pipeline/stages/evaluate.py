@@ -82,7 +82,7 @@ def run(job: Job, report: Report, directory: RunDirectory) -> Evaluation:
         win_rate_against_reference=rates["reference"],
         win_rate_against_previous=rates.get("previous"),
         win_rate_reward_model=won,
-        lead=remaining_lead(figures["policy"].kl or 0.0, job.config.gate.kl_discount),
+        lead=remaining_lead(evaluation.kl("policy"), job.config.gate.kl_discount),
         canary=canary,
     )
 
@@ -265,7 +265,7 @@ class _Evaluation:
         """Means over one policy's responses, with their rewards by the two models."""
         responses = self._responses[role]
         return EvaluatedPolicy(
-            kl=fmean(self._kl[role]),
+            kl=self.kl(role),
             kl_is_bound=role in self._bounds,
             reward=fmean(rewards),
             length=fmean(len(response.ids) for response in responses),
@@ -273,6 +273,10 @@ class _Evaluation:
             unique=len({response.text for response in responses}) / len(responses),
             audit_reward=fmean(audit) if audit else None,
         )
+
+    def kl(self, role: str) -> float:
+        """The mean KL of one policy's responses to the reference, in nats."""
+        return fmean(self._kl[role])
 
     def write(self, directory: RunDirectory, rewards: dict[str, list[float]]) -> None:
         """Write all responses and their rewards, for the Samples tab, and the answers to judged
