@@ -188,7 +188,7 @@ LABELS: Mapping[str, str] = {
     "gate.labels": "Minimum labels for the gate",
     "gate.kl_raise": "KL factor after a block",
     "gate.most": "Maximum share for the gate",
-    "gate.kl_discount": "Discount per nat",
+    "gate.kl_discount": "KL discount of the alarm",
     "gate.canary": "Capability canary",
     "gate.canary_loss": "Loss that the canary allows",
     "gate.canary_every": "Updates between canary measurements",
