@@ -90,7 +90,7 @@ SMOKES = [
     Smoke("python -m benchmarks.reward_report", "--trials 2", "ceiling"),
     Smoke("python -m benchmarks simulation",
           "--seeds 0 --arms gold --iterations 1 --labels 24 --annotators 2 -- --tiny",
-          "| gold | 0 | 1 |", short=True),
+          "| gold | 0 | 1 |", swaps=(("-- --set sampling.selection=hybrid", ""),), short=True),
     Smoke("launch.py simulate",
           "--tiny --labels 24 --annotators 2 --iterations 1 --json --workspace {workspace}", '"gold"'),
     # As above: an hour of runs.
