@@ -94,7 +94,14 @@ def run(
     return run_alone(
         arm,
         planned,
-        settings={"worker.nice": 0, **WITHOUT_CANARY, **SETTINGS, **settings},
+        # One process per run: several runs can divide the seeds.
+        settings={
+            "worker.nice": 0,
+            "worker.processes": 1,
+            **WITHOUT_CANARY,
+            **SETTINGS,
+            **settings,
+        },
         annotators=ANNOTATORS,
         bad=world.population.bad,
         seed=seed,

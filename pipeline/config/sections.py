@@ -431,8 +431,9 @@ class WorkerConfig(Section):
     )
     processes: int = setting(
         1,
-        "Processes that share PPO's work, each with its own GPU if there are GPUs. The result does not "
-        "depend on their number. Each process loads the models.",
+        "Processes that share PPO's work, each with its own GPU if there are GPUs; on a CPU, they also "
+        "train the reward model's networks. The result does not depend on their number. Each process "
+        "loads the models.",
         low=1,
     )
     report_to: tuple[Literal["tensorboard", "trackio", "wandb"], ...] = setting(

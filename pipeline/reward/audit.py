@@ -20,6 +20,7 @@ from pipeline.reward.members import train_members
 from pipeline.reward.quality.calibration import CalibratedFigures, calibrate
 from pipeline.reward.scoring import RewardModel
 from pipeline.reward.trainer import AUDITED, SHARE, Training
+from pipeline.runs.peers import Peers
 
 AUDIT = "audit"
 """The folder of a reward model that holds its audit model."""
@@ -38,11 +39,12 @@ class AuditFigures(CalibratedFigures):
 
 
 def train_audit_model(
-    training: Training, split: Split, *, epochs: float
+    training: Training, split: Split, *, epochs: float, processes: Peers | None = None
 ) -> tuple[RewardModel | None, AuditFigures | None]:
     """The audit model, trained for `epochs`, and its figures; None if there are too few judgments.
 
-    A resumed stage trains it from the start.
+    A resumed stage trains it from the start.  The last of several `processes` trains it, and all
+    return it; a collective call.
     """
     decisive = sum(pair.decisive for pair in split.unseen)
     if decisive < MIN_PREFERENCES:
@@ -52,6 +54,19 @@ def train_audit_model(
         )
         training.report.note("info", "audit", message)
         return None, None
+    if processes is None or processes.size == 1:
+        return _train(training, split, epochs=epochs)
+    folder, figures = training.checkpoints / "trained" / AUDIT, None
+    if processes.rank == processes.size - 1:
+        model, figures = _train(training, split, epochs=epochs)
+        model.save(folder)
+    else:
+        training.report.progress(SHARE, 1, "training the audit model in another process")
+    figures = processes.gather(figures)[-1]
+    return RewardModel.load(folder, device=training.device), figures
+
+
+def _train(training: Training, split: Split, *, epochs: float) -> tuple[RewardModel, AuditFigures]:
     training = replace(
         training,
         checkpoints=training.checkpoints / AUDIT,

@@ -8,6 +8,8 @@ the judgments in a different order (Lakshminarayanan et al. 2017, *Simple and Sc
 Uncertainty Estimation using Deep Ensembles*, who find that adding bootstrap samples hurts).
 Their mean is a better reward than any single one, and they disagree where there are few judgments.
 Heads on one trunk cost nothing but give only the disagreement (`pipeline.reward.network`).
+
+Several processes (`worker.processes`) divide the networks, and read those of others from their files.
 """
 
 from __future__ import annotations
@@ -30,6 +32,7 @@ from pipeline.reward.network import from_language_model
 from pipeline.reward.scoring import RewardModel
 from pipeline.reward.stopping import EarlyStop
 from pipeline.reward.trainer import Training, likelihood_of, train_network
+from pipeline.runs.peers import Peers
 from pipeline.runs.rundir import Note, write_atomically
 from storage.records import derive_seed
 
@@ -43,67 +46,86 @@ def train_members(
     stopping: Sequence[JudgedPair] = (),
     measure: Callable[[RewardModel, int], None] | None = None,
     notes: Sequence[Note] = (),
+    processes: Peers | None = None,
 ) -> tuple[RewardModel, EarlyStop | None]:
     """Train a reward model; also return what early stopping kept, averaged over its networks.
 
     Arguments are those of `train_network`.  Only the first network reports `notes`, metrics and
     measurements.  A resumed run continues with the network that was interrupted.  Each network
-    keeps its `annotators`; all networks get the mean of their ties.
+    keeps its `annotators`; all networks get the mean of their ties.  With `processes`, each trains
+    its share of the networks, and all return the same model.
     """
-    first, count = _first_network(training)
-    networks, kept = [], []
+    network, count = _first_network(training)
+    own = processes.share(range(count)) if processes else list(range(count))
     resume = training.resume
-    for number in range(count):
-        network = first if number == 0 else from_language_model(training.base, training.chat)
-        network.to(training.device)
-        own = _training_of(training, number, count)
-        if resume and (own.checkpoints / _FINISHED).exists():
-            stop = _restore(network, own.checkpoints, pairs, training.config)
+    trained: dict[int, tuple[Any, EarlyStop | None]] = {}
+    for place, number in enumerate(own):
+        network = network if place == 0 else _new_network(training)
+        one = _training_of(
+            training, number, count, share=(place / len(own), (place + 1) / len(own))
+        )
+        if resume and (one.checkpoints / _FINISHED).exists():
+            stop = _restore(network, one.checkpoints, pairs, training.config)
         else:
-            continues = resume and (number == 0 or last_checkpoint(own.checkpoints) is not None)
+            continues = resume and (place == 0 or last_checkpoint(one.checkpoints) is not None)
             if resume and not continues:  # interrupted before this network's first checkpoint
-                training.report.rewind(_last_event(training, number))
+                training.report.rewind(_last_event(training, own[place - 1]))
             stop = train_network(
                 network,
-                replace(own, resume=continues),
+                replace(one, resume=continues),
                 pairs,
                 stopping=stopping,
                 measure=_measuring(measure, network, training) if number == 0 else None,
                 notes=notes if number == 0 else (),
             )
-            _finish(network, own, stop)
+            _finish(network, one, stop)
             resume = False
-        networks.append(network)
-        kept.append(stop)
-    if resume:  # all networks were trained; drop the events after them
-        training.report.rewind(_last_event(training, count))
+        trained[number] = network, stop
+    if resume and own:  # all its networks were trained; drop the events after them
+        training.report.rewind(_last_event(training, own[-1]))
+    if processes:
+        processes.gather(None)  # all networks are trained now
+    for number in set(range(count)) - set(own):
+        network, folder = _new_network(training), _folder(training, number)
+        trained[number] = network, _restore(network, folder, pairs, training.config)
+    networks, kept = zip(*(trained[number] for number in range(count)), strict=True)
     _share_ties(networks)
     model = RewardModel(networks[0], training.chat, training.device, peers=networks[1:])
     return model, _mean(kept)
 
 
-def _training_of(training: Training, number: int, count: int) -> Training:
-    """The training of one network of `count`."""
+def _training_of(
+    training: Training, number: int, count: int, *, share: tuple[float, float]
+) -> Training:
+    """The training of one network of `count`, which has a share of this training."""
     begin, end = training.share
-    step = (end - begin) / count
     which = f": network {number + 1} of {count}" if count > 1 else ""
     return replace(
         training,
-        checkpoints=training.checkpoints / f"member-{number + 1}",
+        checkpoints=_folder(training, number),
         seed=derive_seed("member", str(training.seed), str(number)) if number else training.seed,
         doing=training.doing + which,
-        share=(begin + step * number, begin + step * (number + 1)),
+        share=(begin + (end - begin) * share[0], begin + (end - begin) * share[1]),
         quiet=training.quiet or number > 0,
     )
+
+
+def _folder(training: Training, number: int) -> Path:
+    return training.checkpoints / f"member-{number + 1}"
+
+
+def _new_network(training: Training) -> Any:
+    return from_language_model(training.base, training.chat).to(training.device)
 
 
 def _first_network(training: Training) -> tuple[Any, int]:
     """The first network, untrained, and how many networks there will be."""
     config = training.config
-    network = from_language_model(training.base, training.chat)
+    network = _new_network(training)
     large = config.ensemble == "auto" and is_large(network)
     if config.members > 1 and (large or config.ensemble == "heads"):
-        return from_language_model(training.base, training.chat, heads=config.members), 1
+        heads = from_language_model(training.base, training.chat, heads=config.members)
+        return heads.to(training.device), 1
     return network, config.members
 
 
@@ -144,11 +166,9 @@ def _restore(
     return EarlyStop(**kept) if kept else None
 
 
-def _last_event(training: Training, count: int) -> int:
-    """The number of the last event of the first `count` networks."""
-    return int(
-        json.loads((training.checkpoints / f"member-{count}" / _FINISHED).read_text())["seq"]
-    )
+def _last_event(training: Training, number: int) -> int:
+    """The number of the last event of a network and of those that this process trained before."""
+    return int(json.loads((_folder(training, number) / _FINISHED).read_text())["seq"])
 
 
 @torch.no_grad()

@@ -5,6 +5,9 @@
     judgments → split by prompt → train the members (pipeline/reward/trainer.py, likelihood.py)
       → calibrate on held-out judgments → train the audit model → estimate annotators
       → center → measure the quality → predict the judgments of policies
+
+On a CPU, `worker.processes` divide the training: each trains some members, the last one the audit
+model, while the first one goes on.
 """
 
 from __future__ import annotations
@@ -51,19 +54,28 @@ from pipeline.reward.summary import Centering, JudgmentCounts, RewardSpread, Rew
 from pipeline.reward.trainer import SHARE, Training
 from pipeline.reward.validation_split import LEARNED
 from pipeline.runs.parquet import write_rows
+from pipeline.runs.peers import Peers, current
 from pipeline.runs.rundir import Job, Note, Report, RunDirectory
 from storage.analysis.annotator_fit import AnnotatorFit
 from storage.records import derive_seed
 
 
-def run(job: Job, report: Report, directory: RunDirectory) -> RewardSummary:
-    """Train on inputs/judgments.parquet from the SFT weights; saves model/ and model/audit/."""
+def run(job: Job, report: Report, directory: RunDirectory) -> RewardSummary | None:
+    """Train on inputs/judgments.parquet from the SFT weights; saves model/ and model/audit/.
+
+    None in all but the first of several processes.
+    """
     config = job.config.reward
     chat, pairs, split, kinds = prepare(job, report, directory)
     judged = _measuring(pairs)
     gold = read_gold(directory.inputs)
     training = replace(Training.of_job(job, chat, directory.checkpoint, report), gold=gold)
-    model, stop = fit(training, split, kinds)
+    processes = current()
+    model, stop = fit(training, split, kinds, processes)
+    epochs = stop.epoch if stop else config.epochs
+    if processes.rank > 0:
+        train_audit_model(training, split, epochs=epochs, processes=processes)
+        return None
     _progress(job, report, SHARE, "scoring every judged response")
     model.remember(both_texts(pairs))
     others = [pair for pair in split.audit_set if pair.random_stream]
@@ -71,9 +83,7 @@ def run(job: Job, report: Report, directory: RunDirectory) -> RewardSummary:
     learns_annotators = model.network.annotators is not None
     for network in model.networks:
         network.annotators = None  # not part of the rewards
-    audit, audit_figures = train_audit_model(
-        training, split, epochs=stop.epoch if stop else config.epochs
-    )
+    audit, audit_figures = train_audit_model(training, split, epochs=epochs, processes=processes)
     fit_of_annotators = (
         measure_annotators(model, audit, judged, split, report, gold) if learns_annotators else None
     )
@@ -139,7 +149,10 @@ def prepare(
 
 
 def fit(
-    training: Training, split: Split, kinds: dict[str, dict[str, int]]
+    training: Training,
+    split: Split,
+    kinds: dict[str, dict[str, int]],
+    processes: Peers | None = None,
 ) -> tuple[RewardModel, EarlyStop | None]:
     """Train the members; report held-out figures after each epoch."""
     measured = split.measured
@@ -160,7 +173,14 @@ def fit(
         *_notes_on_measuring(measured),
     ]
     stopping = stopping_pairs(training.config, split.audit_set)
-    return train_members(training, split.learned, stopping=stopping, measure=measure, notes=notes)
+    return train_members(
+        training,
+        split.learned,
+        stopping=stopping,
+        measure=measure,
+        notes=notes,
+        processes=processes,
+    )
 
 
 def _counts(model: RewardModel, pairs: Sequence[JudgedPair], split: Split) -> JudgmentCounts:

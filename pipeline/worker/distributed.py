@@ -4,6 +4,9 @@ They are in the worker's process group and hold its lock, so that a request to s
 them and the run lasts until the last one ends.  `torchrun` would give each process its own session,
 which the request would not reach.  Only the first process reports and writes files.
 
+The processes of a PPO stage share every step, by torch.distributed.  Those of a reward stage train
+different networks and exchange them when they are done (`pipeline.runs.peers`).
+
 With `worker.nodes`, Slurm or `pipeline.worker.ray_nodes` starts a worker on each node.  The first one
 writes its address in the run directory; the others wait for it, and each starts the processes of its
 own node.
@@ -18,16 +21,21 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from pipeline.runs import peers
 from pipeline.runs.rundir import Job, read_json, write_atomically
 
 _RANK = "KITESTRING_PEER"
 NODE = "KITESTRING_NODE"
 """Environment variable with the number, the count and the address of a node of a Ray cluster."""
+_PIPE = "pipe:"
+"""The start of a rendezvous that is a file descriptor."""
 _GRACE = 30.0
 """Seconds that the other processes have to end."""
 MEETING = "rendezvous.json"
@@ -82,9 +90,15 @@ def launch_ranks(
 ) -> Iterator[None]:
     """Start the other `worker.processes` of a PPO stage on this node; end them on exit.
 
+    A reward stage has others as well if it runs on a CPU.
+
     Raises ValueError if there are fewer GPUs, RuntimeError if another process stops.
     """
     size, node = job.config.worker.processes, node or Node()
+    if job.stage == "reward" and size > 1 and _on_cpu(job):
+        with _launch_peers(job, run, locks, size=size // node.count):
+            yield
+        return
     if job.stage != "policy" or size == 1:
         yield
         return
@@ -111,6 +125,47 @@ def launch_ranks(
             raise RuntimeError(f"{who} stopped; see the log") from error
         finally:
             _end(processes, at_once=sys.exc_info()[0] is not None)
+
+
+def _on_cpu(job: Job) -> bool:
+    from pipeline.models.devices import pick_device  # noqa: PLC0415 (see `connected`)
+
+    return pick_device(job.config.worker.device).type == "cpu"
+
+
+@contextmanager
+def _launch_peers(job: Job, run: Path, locks: Sequence[int], *, size: int) -> Iterator[None]:
+    """Start the other processes of a reward stage; end them on exit."""
+    processes, connections = [], []
+    for number in range(1, size):
+        ours, theirs = Pipe()
+        rank = Rank(rank=number, size=size, here=size, rendezvous=f"{_PIPE}{theirs.fileno()}")
+        processes.append(_start(run, rank, [*locks, theirs.fileno()]))
+        theirs.close()  # so that the end of the process closes the connection
+        connections.append(ours)
+    _divide_threads(job, size)
+    try:
+        with peers.joined(peers.Peers(size=size, connections=tuple(connections))):
+            yield
+    finally:
+        _end(processes, at_once=sys.exc_info()[0] is not None)
+
+
+def joined(own: Rank, job: Job) -> AbstractContextManager[None]:
+    """Connect a further process of a stage with the others."""
+    if not own.rendezvous.startswith(_PIPE):
+        return connected(own, job)
+    _divide_threads(job, own.size)
+    first = Connection(int(own.rendezvous.removeprefix(_PIPE)))
+    return peers.joined(peers.Peers(rank=own.rank, size=own.size, connections=(first,)))
+
+
+def _divide_threads(job: Job, size: int) -> None:
+    """Divide the cores among `size` processes if `worker.threads` does not say how many each uses."""
+    import torch  # noqa: PLC0415 (see `connected`)
+
+    if not job.config.worker.threads:
+        torch.set_num_threads(max(1, torch.get_num_threads() // size))
 
 
 def _meeting(run: Path, job: Job, node: Node) -> str:
@@ -151,8 +206,8 @@ def connected(own: Rank, job: Job) -> Iterator[None]:
                 f"{socket.gethostname()} has {torch.cuda.device_count()}"
             )
         torch.cuda.set_device(device)
-    elif not job.config.worker.threads:
-        torch.set_num_threads(max(1, torch.get_num_threads() // own.here))
+    else:
+        _divide_threads(job, own.here)
     dist.init_process_group(
         "nccl" if device.type == "cuda" else "gloo",
         init_method=own.rendezvous,

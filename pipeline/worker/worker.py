@@ -146,7 +146,8 @@ def _work(
 
 def _run_rank(directory: RunDirectory, rank: distributed.Rank) -> int:
     """Run as a further process of a stage."""
-    return _share(directory, lambda job: distributed.connected(rank, job))
+    with heartbeat.tied_to_parent(directory):  # which it meets only when its share is done
+        return _share(directory, lambda job: distributed.joined(rank, job))
 
 
 def _on_further_node(directory: RunDirectory, node: distributed.Node) -> int:
