@@ -155,7 +155,7 @@ def _judge(
         for scores, more in zip(rewards, scored, strict=True):
             scores += more
         done = len(rewards[0])
-        report.progress(done, len(texts), f"scored {done} of {len(texts)} completions")
+        report.progress(done, len(texts), f"scored {done:,} of {len(texts):,} completions")
     ties = model.network.ties().item(), model.network.likelihood.tie_model
     return torch.tensor(rewards, dtype=torch.float64), *ties
 

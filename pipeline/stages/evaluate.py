@@ -168,7 +168,7 @@ class _Evaluation:
         def progress(batch: list[Response]) -> None:
             nonlocal done
             done += len(batch)
-            doing = f"{role}: {done} of {total} completions sampled"
+            doing = f"{role}: {done:,} of {total:,} completions sampled"
             self._report.progress(_SAMPLED * done, total, doing)
 
         responses = self._answers(sampler, conversations, self._seed, progress)

@@ -240,7 +240,9 @@ class _Session:
         self._done += len(batch)
         self.tokens += sum(len(response.ids) for response in batch)
         # Each round counts from 0: the number of responses to resample is not known in advance.
-        message = f"sampled {self._done - self._before} of {self._total - self._before} completions"
+        message = (
+            f"sampled {self._done - self._before:,} of {self._total - self._before:,} completions"
+        )
         if self._rounds > 1:
             message = f"{message} again, for near-duplicates"
         self._report.progress(self._done, self._total, message)

@@ -46,6 +46,7 @@ from storage.errors import (
     JournalLost,
     NotFound,
     StorageDamaged,
+    cause_of,
     explain,
     first_few,
     writing_to,
@@ -93,7 +94,7 @@ def backup(db: Database, target: Path) -> Path:
 
     Writes continue meanwhile: database and journal are copied as of one transaction.  `target`
     appears only when the backup is complete.  Models and the files of runs are not included.
-    Raises ValueError if `target` exists.  Raises StorageDamaged if a line of the journal cannot be
+    Raises ValueError if `target` exists or the disk refuses it.  Raises StorageDamaged if a line of the journal cannot be
     read; the backup is complete in this case too, with a journal written from the database.
     """
     target = Path(target).absolute()
@@ -107,9 +108,11 @@ def backup(db: Database, target: Path) -> Path:
         write_file(unfinished / _MANIFEST, json.dumps(asdict(_manifest(db.workspace, unfinished))))
         unfinished.rename(target)  # so a directory of this name is always a complete backup
         sync(target.parent)
-    except BaseException:
+    except BaseException as error:
         shutil.rmtree(unfinished)
-        raise
+        if cause_of(error) is None:
+            raise
+        raise ValueError(f"no backup was made at {target}: {explain(error)}") from error
     if damage:
         raise StorageDamaged(
             f"{target} is a complete backup; its journal was written from the database, because "

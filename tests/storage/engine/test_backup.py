@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import resource
 import sys
 import threading
 import uuid
@@ -297,6 +298,20 @@ def test_a_backup_never_overwrites_and_leaves_nothing_half_made(db, tmp_path, mo
         backup(db, tmp_path / "broken")
     assert sorted(p.name for p in tmp_path.iterdir()) == ["copy", "workspace"]
     assert backup_again(db, tmp_path, monkeypatch).exists()
+
+
+def test_a_backup_that_does_not_fit_on_the_disk_says_so_and_is_gone(db, tmp_path):
+    fill(db)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, before[1]))
+    try:
+        with pytest.raises(ValueError, match=r"no backup was made at .*copy: .*size limit"):
+            backup(db, tmp_path / "copy")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert not [path for path in tmp_path.iterdir() if path.name.startswith("copy")]
+    assert verify(db).same
+    assert backup(db, tmp_path / "copy").exists()
 
 
 def test_a_backup_of_a_damaged_journal_says_so_and_keeps_the_database(db, tmp_path):
