@@ -541,18 +541,23 @@ class Desk {
     fillFigures(figures);
   }
 
-  // Nothing changes if the guidelines are unchanged or the server does not answer.
+  // Without a connection, a page that has no guidelines yet shows those of this browser's copy.
   async loadGuidelines() {
-    let answer;
     try {
-      answer = await request("GET", `/label/api/guidelines?language=${language}`, null, this.person.id);
+      const { status, data } = await request("GET", `/label/api/guidelines?language=${language}`, null, this.person.id);
+      if (status !== 200) return;
+      this.copy.keepGuidelines(data);
+      this.showGuidelines(data);
     } catch (problem) {
       if (!(problem instanceof Unreachable)) throw problem;
-      return;
+      const kept = (await this.copy.read())?.guidelines;
+      if (kept && !$(".guidelines").dataset.version) this.showGuidelines(kept);
     }
-    const { status, data } = answer;
+  }
+
+  showGuidelines(data) {
     const panel = $(".guidelines");
-    if (status !== 200 || data.version === panel.dataset.version) return;
+    if (data.version === panel.dataset.version) return;
     panel.querySelector(".text").innerHTML = data.html;
     outline(panel.querySelector(".text"), 2);
     typesetEach(panel.querySelector(".text"));

@@ -1,4 +1,4 @@
-// A copy of the buffered pairs in this browser, so that a page that is loaded without a connection
+// A copy of the buffered pairs and the guidelines in this browser, so that a page that is loaded without a connection
 // goes on.  It belongs to the person who used the desk last: another person's sign-in replaces it, and
 // sign-out deletes it.  Without IndexedDB (private mode) there is no copy.
 
@@ -42,7 +42,7 @@ class OfflineCopy {
     return this.latest;
   }
 
-  // {annotator, progress, pairs} of the person who used the desk last, or null.
+  // {annotator, progress, guidelines, pairs} of the person who used the desk last, or null.
   async read() {
     try {
       const stores = (await this.opened).transaction(["people", "pairs"]);
@@ -52,7 +52,8 @@ class OfflineCopy {
       const [last] = people.filter(({ at }) => at > Date.now() - COPY.longest);
       if (!last) return null;
       const own = pairs.filter(({ annotator }) => annotator === last.id).sort((one, other) => one.at - other.at);
-      return { annotator: last.annotator, progress: last.progress, pairs: own.map(({ pair }) => pair) };
+      const { annotator, progress, guidelines } = last;
+      return { annotator, progress, guidelines, pairs: own.map(({ pair }) => pair) };
     } catch {
       return null;
     }
@@ -67,7 +68,17 @@ class OfflineCopy {
           people.clear();
           pairs.clear();
         }
-        people.put({ id: annotator.id, annotator, progress, at: Date.now() });
+        people.get(annotator.id).onsuccess = ({ target: { result } }) => {
+          people.put({ ...result, id: annotator.id, annotator, progress, at: Date.now() });
+        };
+      };
+    });
+  }
+
+  keepGuidelines(guidelines) {
+    return this.change((people) => {
+      people.get(this.annotator).onsuccess = ({ target: { result } }) => {
+        if (result) people.put({ ...result, guidelines });
       };
     });
   }

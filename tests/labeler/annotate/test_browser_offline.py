@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 from playwright.sync_api import expect
 
+from labeler.annotate.session import DEFAULT_GUIDELINES
 from storage.labeling import judgments
+from storage.tables import guidelines
 from tests.helpers.browser import new_page, wait_for_pair
 from tests.helpers.desk_browser import (
     cookie_of,
@@ -65,6 +67,7 @@ def test_thirty_labels_without_a_server_over_a_reload_and_a_closed_tab(browser, 
         page.close()
         another.goto(desk)
         wait_for_shown(another, current)
+        expect(another.locator(".guidelines .text")).not_to_be_empty()  # although no server answers
         seen += press(another, *"12" * 4)
         another.keyboard.press("z")
         wait_for_shown(another, seen[-1])
@@ -80,6 +83,8 @@ def test_thirty_labels_without_a_server_over_a_reload_and_a_closed_tab(browser, 
     expected[-1] = seen[-1][1]
     assert [preferred(row) for row in rows] == expected
     assert len({row["comparison"] for row in rows}) == 30
+    [version] = {row["guidelines"] for row in rows}  # of the copy, after the page was loaded again
+    assert version == guidelines.version(db, DEFAULT_GUIDELINES)
 
 
 # Presses "1" again and again; what was not shown at once, in milliseconds after the key.
