@@ -23,6 +23,7 @@ COMMANDS = {
     "powercuts": ["powercuts"],
     "kl-grid": ["kl_grid"],
     "launchers": ["launchers", "--launchers", "local"],
+    "iteration-time": ["iteration_time"],
     "token-balance": ["token_balance"],
     "simulation": ["simulate_seeds"],
     "win-rate": ["winrate"],

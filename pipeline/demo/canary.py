@@ -4,8 +4,8 @@ Every second topic is asked about in words that nothing else of the demo uses: n
 shipped prompt.  An answer passes if it is
 
 * on topic: it contains a keyword of the topic;
-* well-formed: all its words are words of the corpus, no three words in a row occur twice, and its
-  last sentence ends.
+* well-formed: all its words are words of the corpus, no sentence and no four words in a row occur
+  twice (three do in good answers: "on a long drive"), and its last sentence ends.
 
 These rules read the text alone, not the gold preference of simulated annotators.
 """
@@ -23,6 +23,7 @@ from pipeline.demo.corpus.styles import all_responses
 
 _FRAMES = ("A question before lunch. {q}", "Here is one for you. {q}", "{q} Take your time.")
 _WORD = re.compile(r"[^\W_]+(?:['’-][^\W_]+)*")
+_SENTENCE_END = re.compile(r"[.!?]+\s*")
 _EVERY = 2  # topics: twice as many prompts would take twice as long
 
 
@@ -38,11 +39,13 @@ def checks() -> list[CanaryCheck]:
 
 
 def is_well_formed(answer: str) -> bool:
-    """Whether an answer ends with a sentence, repeats no three words, and has known words only."""
+    """Whether an answer's last sentence ends, nothing is repeated, and all words are known."""
     words = list(_words(answer))
-    triples = list(zip(words, words[1:], words[2:], strict=False))
+    runs = list(zip(*(words[start:] for start in range(4)), strict=False))
+    sentences = [tuple(_words(each)) for each in _SENTENCE_END.split(answer) if each]
     ends = answer.rstrip().endswith((".", "!", "?"))
-    return ends and len({*triples}) == len(triples) and _vocabulary().issuperset(words)
+    repeats = len({*runs}) < len(runs) or len({*sentences}) < len(sentences)
+    return ends and not repeats and _vocabulary().issuperset(words)
 
 
 def _words(text: str) -> Iterator[str]:

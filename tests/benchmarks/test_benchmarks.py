@@ -91,6 +91,8 @@ SMOKES = [
     Smoke("python -m benchmarks simulation",
           "--seeds 0 --arms gold --iterations 1 --labels 24 --annotators 2 -- --tiny",
           "| gold | 0 | 1 |", swaps=(("-- --set sampling.selection=hybrid", ""),), short=True),
+    Smoke("python -m benchmarks iteration-time",
+          f"--rounds 1 --processes 2 --labels 16 {SMALL_LOOP} --set gate.canary= --set worker.nice=0", "| reward |"),
     Smoke("launch.py simulate",
           "--tiny --labels 24 --annotators 2 --iterations 1 --json --workspace {workspace}", '"gold"'),
     # As above: an hour of runs.

@@ -140,9 +140,8 @@ def test_the_demos_own_answers_pass_and_those_about_another_topic_do_not():
     assert all(right)
     # A few neighbors share a keyword.
     assert sum(elsewhere) < 0.05 * len(elsewhere)
-    responses = [text for topic in chosen for text, _ in all_responses(topic)]
-    good = sum(map(demo.is_well_formed, responses)) / len(responses)
-    assert good > 0.97  # some phrases occur twice in one answer
+    responses = [text for topic in topics() for text, _ in all_responses(topic)]
+    assert not [text for text in responses if not demo.is_well_formed(text)]
 
 
 @pytest.mark.parametrize(
@@ -152,11 +151,16 @@ def test_the_demos_own_answers_pass_and_those_about_another_topic_do_not():
         "Roll the clothes and put heavy",
         "Roll the clothse in the suitcase.",
         "Roll the clothes. Roll the clothes.",
+        "Roll the clothes. Tip: Put heavy things at the wheels and put heavy things at the wheels.",
+        "Sow the seeds in May in full sun. Tie a tall sunflower to a stick. Tip: Tie a tall sunflower to a stick.",
     ],
 )
 def test_what_is_not_well_formed(answer: str):
     assert not demo.is_well_formed(answer)
     assert demo.is_well_formed("Roll the clothes and put heavy things at the wheels.")
+    assert demo.is_well_formed(
+        "Take a short nap on a long drive. Check the tyres before a long drive."
+    )
 
 
 def test_the_demos_canary_does_not_read_the_gold_preference():
