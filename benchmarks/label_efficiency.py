@@ -10,6 +10,7 @@ each policy has 60 updates from SFT (except in `steps`), and an arm divides its 
 * `full`: two iterations with the default features and `sampling.selection=hybrid`;
 * `random`: the same with random pairs, today's default;
 * `steps`: four iterations, whose policies continue from the one before with half the updates;
+* `best-of-n`: the same as `random`, but the reward model chooses among 16 samples of SFT;
 * `ceiling`: PPO on the hidden gold, once per seed.
 
 Choose ingredients in the world `workshop`; the world `exam` is for final figures, on seeds that were
@@ -76,6 +77,9 @@ ARMS: dict[str, CurveArm] = {
         CurveArm(name="naive", settings=NAIVE.settings),
         CurveArm(name="full", settings=FULL.settings, iterations=2),
         CurveArm(name="random", settings=RANDOM, iterations=2),
+        CurveArm(
+            name="best-of-n", settings=RANDOM | {"optimize.method": "best-of-n"}, iterations=2
+        ),
         CurveArm(name="steps", settings=RANDOM | SMALL_STEPS, iterations=4),
     )
 }

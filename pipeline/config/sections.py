@@ -431,9 +431,9 @@ class WorkerConfig(Section):
     )
     processes: int = setting(
         1,
-        "Processes that share PPO's work, each with its own GPU if there are GPUs; on a CPU, they also "
-        "train the reward model's networks. The result does not depend on their number. Each process "
-        "loads the models.",
+        "Processes that share the work of PPO and other methods of its engine, each with its own GPU if "
+        "there are GPUs; on a CPU, they also train the reward model's networks. The result does not "
+        "depend on their number. Each process loads the models.",
         low=1,
     )
     report_to: tuple[Literal["tensorboard", "trackio", "wandb"], ...] = setting(
@@ -641,15 +641,14 @@ class Config(Section):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        method, processes = self.optimize.method, self.worker.processes
+        method, nodes = self.optimize.method, self.worker.nodes
         require(
-            method in ENGINE_METHODS or processes == 1,
-            f"optimize.method={method} runs in one process, but worker.processes is {processes}; "
-            "set it to 1",
+            method in ENGINE_METHODS or nodes == 1,
+            f"optimize.method={method} runs on one node, but worker.nodes is {nodes}; set it to 1",
         )
         if method in ENGINE_METHODS:
             engine_settings(method, self.ppo)  # raises for settings that contradict the method
-            self._require_work_for(processes)
+            self._require_work_for(self.worker.processes)
         if method == "openrlhf":
             require(
                 self.worker.launcher == "local" or not self.worker.staging,

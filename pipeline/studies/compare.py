@@ -195,9 +195,8 @@ class _Study:
 
 def _adjusted(method: str) -> dict[str, Any]:
     """Settings of the repeated run that a method cannot have."""
-    if method not in ENGINE_METHODS:
-        return {"worker.processes": 1}
-    return {} if method == "ppo" else {"ppo.critic": "shared", "ppo.value_warmup": 0}
+    has_critic = method == "ppo" or method not in ENGINE_METHODS
+    return {} if has_critic else {"ppo.critic": "shared", "ppo.value_warmup": 0}
 
 
 class _GoldScorer:

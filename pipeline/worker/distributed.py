@@ -28,6 +28,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from pipeline.config.policy import ENGINE_METHODS
 from pipeline.runs import peers
 from pipeline.runs.rundir import Job, read_json, write_atomically
 
@@ -88,9 +89,9 @@ def this_rank() -> Rank | None:
 def launch_ranks(
     job: Job, run: Path, *, locks: Sequence[int] = (), node: Node | None = None
 ) -> Iterator[None]:
-    """Start the other `worker.processes` of a PPO stage on this node; end them on exit.
+    """Start the other `worker.processes` of a stage on this node; end them on exit.
 
-    A reward stage has others as well if it runs on a CPU.
+    PPO and other methods of its engine have them, and reward stages on a CPU.
 
     Raises ValueError if there are fewer GPUs, RuntimeError if another process stops.
     """
@@ -99,7 +100,7 @@ def launch_ranks(
         with _launch_peers(job, run, locks, size=size // node.count):
             yield
         return
-    if job.stage != "policy" or size == 1:
+    if job.kind not in ENGINE_METHODS or size == 1:
         yield
         return
     here = size // node.count

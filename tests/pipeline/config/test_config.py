@@ -188,10 +188,13 @@ def test_a_setting_is_too_late_once_what_it_governs_is_made(
     assert found is None if says is None else says in (found or "")
 
 
-def test_several_processes_are_for_ppo_alone():
-    shared = Config().override({"worker.processes": 2})
-    with pytest.raises(ValueError, match=r"optimize.method=dpo runs in one process, but worker"):
-        shared.override({"optimize.method": "dpo"})
+def test_several_nodes_are_for_the_engines_methods_alone():
+    nodes = {"worker.processes": 2, "worker.nodes": 2, "worker.launcher": "ray", "worker.gpus": 1}
+    assert Config().override(nodes | {"optimize.method": "grpo"}).worker.nodes == 2
+    with pytest.raises(
+        ValueError, match=r"optimize.method=dpo runs on one node, but worker.nodes is 2"
+    ):
+        Config().override(nodes | {"optimize.method": "dpo"})
 
 
 def test_processes_that_cannot_share_the_work_are_refused_before_anybody_labels():

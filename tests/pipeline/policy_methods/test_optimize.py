@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 
 from pipeline.config import metric_definitions
 from pipeline.config.policy import engine_settings
-from pipeline.config.sections import Config
+from pipeline.config.sections import CONFIGS, Config
 from pipeline.loop.settings_view import overridden
 from pipeline.models.likelihoods import response_logprobs
 from pipeline.models.snapshots import Snapshots, snapshots_of
@@ -292,12 +292,11 @@ def test_settings_that_contradict_the_method_are_refused(settings, message):
     assert message in str(refusal.value)
 
 
-def test_the_engines_methods_may_run_in_several_processes():
-    several = {"worker.processes": 2}
-    for method in ("ppo", "grpo", "rloo", "reinforce++"):
-        assert Config().override(several | {"optimize.method": method}).worker.processes == 2
-    with pytest.raises(ValueError, match="method=dpo runs in one process"):
-        Config().override(several | {"optimize.method": "dpo"})
+@pytest.mark.parametrize("method", ["ppo", "grpo", "rloo", "reinforce++", "dpo", "best-of-n"])
+def test_every_method_works_with_the_demos_two_processes(method):
+    demo = Config.load([CONFIGS / "demo.toml"])
+    assert demo.worker.processes == 2
+    assert demo.override({"optimize.method": method}).optimize.method == method
 
 
 @pytest.mark.parametrize("method", ["ppo", "rloo", "dpo"])
