@@ -14,6 +14,7 @@ import torch
 from pipeline.models.hub import base_model_path
 from pipeline.worker import worker
 from pipeline.worker.distributed import Rank, connected
+from tests.helpers.counted_canary import ASKED, checks
 from tests.helpers.prepared_workers import start
 from tests.helpers.stage_inputs import (
     make_job,
@@ -22,6 +23,7 @@ from tests.helpers.stage_inputs import (
 )
 from tests.helpers.worker_runs import (
     assert_equal_runs,
+    events,
     events_metric,
     numbered,
     resume,
@@ -30,6 +32,8 @@ from tests.helpers.worker_runs import (
     wait_for,
     work,
 )
+
+PASSED = "canary/pass_rate"
 
 
 @pytest.fixture(scope="module")
@@ -47,6 +51,23 @@ def test_two_processes_tell_and_make_what_one_does(models: dict[str, str], tmp_p
         assert numbered(done[count])
     assert not torch.distributed.is_initialized()
     assert_equal_runs(done[1], done[2])
+
+
+def test_the_first_process_alone_runs_the_canarys_checks(
+    models: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    canary = {"gate__canary": f"{checks.__module__}:checks", "gate__canary_every": 2}
+    curves = []
+    for count in (1, 2):
+        monkeypatch.setenv(ASKED, str(tmp_path / f"asked-{count}"))
+        job = make_job("policy", models, worker__processes=count, **canary)
+        directory = run_ppo(tmp_path / str(count), job)
+        assert work(directory) == 0, directory.failure()
+        assert len({*(tmp_path / f"asked-{count}").read_text().split()}) == 1
+        told = (event.get("values", {}) for event in events(directory))
+        curves.append([values[PASSED] for values in told if PASSED in values])
+    assert len(curves[0]) == 3  # before training, after two updates, and at the end
+    assert curves[1] == curves[0]
 
 
 def test_processes_with_shards_make_what_one_process_does(models: dict[str, str], tmp_path: Path):
