@@ -154,15 +154,16 @@ class Curve:
 
     @classmethod
     def of(cls, held: Sequence[Mapping[str, Any]], arm: str, labels: Sequence[int]) -> Curve:
-        """The gains of the seeds that have a run at every one of `labels`."""
-        by_labels = [gains(held, cell_name(arm, each)) for each in sorted(labels)]
-        seeds = sorted(set(by_labels[0]).intersection(*by_labels))
-        found = np.array([[by_seed[seed] for by_seed in by_labels] for seed in seeds])
+        """The gains at those of `labels` that the arm has runs with, of the seeds that have them all."""
+        runs = {each: gains(held, cell_name(arm, each)) for each in sorted(labels)}
+        by_labels = {each: by_seed for each, by_seed in runs.items() if by_seed}
+        seeds = sorted(set.intersection(*map(set, by_labels.values()))) if by_labels else []
+        found = np.array([[by_seed[seed] for by_seed in by_labels.values()] for seed in seeds])
         return cls(
             arm=arm,
             seeds=tuple(seeds),
-            labels=np.array(sorted(labels)),
-            gains=found.reshape(len(seeds), len(labels)),
+            labels=np.array([*by_labels]),
+            gains=found.reshape(len(seeds), len(by_labels)),
         )
 
     def at(self, seeds: Sequence[int]) -> np.ndarray:
@@ -223,12 +224,13 @@ def rising(means: np.ndarray) -> np.ndarray:
 
 def gain_table(curves: Sequence[Curve], top: Estimate | None) -> str:
     """Gold gain by arm and labels, in Markdown."""
-    labels = curves[0].labels
-    rows: list[tuple[Any, ...]] = [
-        (c.arm, len(c.seeds), *(Estimate.of([*column]) for column in c.gains.T))
-        for c in curves
-        if c.seeds
-    ]
+    labels = sorted({int(each) for curve in curves for each in curve.labels})
+
+    def cells_of(curve: Curve) -> list[Any]:
+        means = dict(zip(curve.labels, map(Estimate.of, curve.gains.T.tolist()), strict=True))
+        return [means.get(each, "") for each in labels]
+
+    rows: list[tuple[Any, ...]] = [(c.arm, len(c.seeds), *cells_of(c)) for c in curves if c.seeds]
     if top:
         rows.append((CEILING, top.n, *[""] * len(labels), top))
     rows = [(*row, "")[: len(labels) + 3] for row in rows]

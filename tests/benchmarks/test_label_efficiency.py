@@ -123,7 +123,10 @@ def test_a_curve_has_the_seeds_with_all_of_its_runs():
     found = Curve.of(held, "naive", [100, 50])
     assert found.seeds == (0, 2)
     np.testing.assert_allclose(found.gains, [[0.2, 0.3], [-0.1, 0.5]])
-    assert Curve.of(held, "full", [50, 100]).seeds == ()
+    full = Curve.of(held, "full", [50, 100])  # it was never run with 100
+    assert (full.seeds, full.labels.tolist()) == ((0,), [50])
+    np.testing.assert_allclose(full.gains, [[0.9]])
+    assert Curve.of(held, "random", [50, 100]).seeds == ()
 
 
 def test_every_arm_gets_the_same_labels():
