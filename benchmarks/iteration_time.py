@@ -3,9 +3,9 @@
     python -m benchmarks iteration-time [--rounds 3] [--labels 400] [--processes 1 2] [--set NAME=VALUE]
 
 Each round simulates one iteration with the demo's defaults for each number of processes
-(`worker.processes`), alternately.  The first stage samples the pairs.  `train` is the time from the
-click on *Train* to the policy's evaluation, with the start of each worker.  Figures are medians over
-rounds; read them only if nothing else ran.
+(`worker.processes`), alternately.  `train` is the time from the click on *Train* to the end of the
+policy's evaluation, with the start of each worker.  Figures are medians over rounds; read them only if
+nothing else ran.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from pipeline.runs.repeat import newest_run
 from pipeline.runs.rundir import RunDirectory
 from pipeline.simulation.trials import TrialArm
 
-STAGES = ("sampling", "reward", "policy", "evaluate")
-TRAIN, WHOLE = "train", "train and sample"
+STAGES = ("reward", "policy", "evaluate")
+TRAIN = "train"
 ANNOTATORS = 8
 
 
@@ -36,8 +36,7 @@ def stage_seconds(workspace: Path) -> dict[str, float]:
     seconds = {stage: float((run.result() or {})["seconds"]) for stage, run in found.items()}
     began = found["reward"].path / "inputs"  # written before the worker starts
     ended = found["evaluate"].path / "result.json"
-    train = ended.stat().st_mtime - began.stat().st_mtime
-    return seconds | {TRAIN: train, WHOLE: train + seconds["sampling"]}
+    return seconds | {TRAIN: ended.stat().st_mtime - began.stat().st_mtime}
 
 
 def measured(processes: int, labels: int, settings: dict[str, Any], seed: int) -> dict[str, float]:
@@ -58,7 +57,7 @@ def table(found: dict[int, list[dict[str, float]]]) -> str:
     counts = list(found)
     header = ("stage", *(f"{n} process{'es' if n > 1 else ''}, s" for n in counts), "ratio")
     rows = []
-    for stage in (*STAGES, TRAIN, WHOLE):
+    for stage in (*STAGES, TRAIN):
         medians = [median(one[stage] for one in found[n]) for n in counts]
         rows.append(
             (stage, *(f"{each:.0f}" for each in medians), f"{medians[0] / medians[-1]:.2f}")

@@ -100,6 +100,7 @@ SMOKES = [
     Smoke("python -m benchmarks.whole_loop",
           f"--arms naive --seeds 0 --iterations 1 --labels 16 --folder {{tmp}} {SMALL_LOOP}",
           "| naive | 1 |", short=True),
+    Smoke("python -m benchmarks.label_efficiency --world exam", says="| random | 16 |"),  # stored runs
     Smoke("python -m benchmarks.label_efficiency",
           f"--arms naive --seeds 0 --labels 16 --folder {{tmp}} --plot {{tmp}}/curves.svg {SMALL_LOOP}",
           "| naive | 1 |"),
