@@ -20,7 +20,7 @@ from pipeline.reward.members import train_members
 from pipeline.reward.quality.calibration import CalibratedFigures, calibrate
 from pipeline.reward.scoring import RewardModel
 from pipeline.reward.trainer import AUDITED, SHARE, Training
-from pipeline.runs.peers import Peers
+from pipeline.runs.peers import ALONE, Peers
 
 AUDIT = "audit"
 """The folder of a reward model that holds its audit model."""
@@ -39,7 +39,7 @@ class AuditFigures(CalibratedFigures):
 
 
 def train_audit_model(
-    training: Training, split: Split, *, epochs: float, processes: Peers | None = None
+    training: Training, split: Split, *, epochs: float, processes: Peers = ALONE
 ) -> tuple[RewardModel | None, AuditFigures | None]:
     """The audit model, trained for `epochs`, and its figures; None if there are too few judgments.
 
@@ -54,7 +54,7 @@ def train_audit_model(
         )
         training.report.note("info", "audit", message)
         return None, None
-    if processes is None or processes.size == 1:
+    if processes.size == 1:
         return _train(training, split, epochs=epochs)
     folder, figures = training.checkpoints / "trained" / AUDIT, None
     if processes.rank == processes.size - 1:

@@ -32,7 +32,7 @@ from pipeline.reward.network import from_language_model
 from pipeline.reward.scoring import RewardModel
 from pipeline.reward.stopping import EarlyStop
 from pipeline.reward.trainer import Training, likelihood_of, train_network
-from pipeline.runs.peers import Peers
+from pipeline.runs.peers import ALONE, Peers
 from pipeline.runs.rundir import Note, write_atomically
 from storage.records import derive_seed
 
@@ -46,7 +46,7 @@ def train_members(
     stopping: Sequence[JudgedPair] = (),
     measure: Callable[[RewardModel, int], None] | None = None,
     notes: Sequence[Note] = (),
-    processes: Peers | None = None,
+    processes: Peers = ALONE,
 ) -> tuple[RewardModel, EarlyStop | None]:
     """Train a reward model; also return what early stopping kept, averaged over its networks.
 
@@ -56,7 +56,7 @@ def train_members(
     its share of the networks, and all return the same model.
     """
     network, count = _first_network(training)
-    own = processes.share(range(count)) if processes else list(range(count))
+    own = processes.share(range(count))
     resume = training.resume
     trained: dict[int, tuple[Any, EarlyStop | None]] = {}
     for place, number in enumerate(own):
@@ -83,8 +83,7 @@ def train_members(
         trained[number] = network, stop
     if resume and own:  # all its networks were trained; drop the events after them
         training.report.rewind(_last_event(training, own[-1]))
-    if processes:
-        processes.gather(None)  # all networks are trained now
+    processes.gather(None)  # all networks are trained now
     for number in set(range(count)) - set(own):
         network, folder = _new_network(training), _folder(training, number)
         trained[number] = network, _restore(network, folder, pairs, training.config)

@@ -57,7 +57,9 @@ def _naming(number: int, size: int) -> Iterator[None]:
         raise RuntimeError(f"process {number} of {size} stopped; see the log") from error
 
 
-_current = Peers()
+ALONE = Peers()
+"""The only process of a stage."""
+_current = ALONE
 
 
 def current() -> Peers:
@@ -73,6 +75,6 @@ def joined(peers: Peers) -> Iterator[None]:
     try:
         yield
     finally:
-        _current = Peers()
+        _current = ALONE
         for connection in peers.connections:
             connection.close()

@@ -54,7 +54,7 @@ from pipeline.reward.summary import Centering, JudgmentCounts, RewardSpread, Rew
 from pipeline.reward.trainer import SHARE, Training
 from pipeline.reward.validation_split import LEARNED
 from pipeline.runs.parquet import write_rows
-from pipeline.runs.peers import Peers, current
+from pipeline.runs.peers import ALONE, Peers, current
 from pipeline.runs.rundir import Job, Note, Report, RunDirectory
 from storage.analysis.annotator_fit import AnnotatorFit
 from storage.records import derive_seed
@@ -152,7 +152,7 @@ def fit(
     training: Training,
     split: Split,
     kinds: dict[str, dict[str, int]],
-    processes: Peers | None = None,
+    processes: Peers = ALONE,
 ) -> tuple[RewardModel, EarlyStop | None]:
     """Train the members; report held-out figures after each epoch."""
     measured = split.measured

@@ -138,14 +138,14 @@ def _on_cpu(job: Job) -> bool:
 def _launch_peers(job: Job, run: Path, locks: Sequence[int], *, size: int) -> Iterator[None]:
     """Start the other processes of a reward stage; end them on exit."""
     processes, connections = [], []
-    for number in range(1, size):
-        ours, theirs = Pipe()
-        rank = Rank(rank=number, size=size, here=size, rendezvous=f"{_PIPE}{theirs.fileno()}")
-        processes.append(_start(run, rank, [*locks, theirs.fileno()]))
-        theirs.close()  # so that the end of the process closes the connection
-        connections.append(ours)
-    _divide_threads(job, size)
     try:
+        for number in range(1, size):
+            ours, theirs = Pipe()
+            rank = Rank(rank=number, size=size, here=size, rendezvous=f"{_PIPE}{theirs.fileno()}")
+            processes.append(_start(run, rank, [*locks, theirs.fileno()]))
+            theirs.close()  # so that the end of the process closes the connection
+            connections.append(ours)
+        _divide_threads(job, size)
         with peers.joined(peers.Peers(size=size, connections=tuple(connections))):
             yield
     finally:

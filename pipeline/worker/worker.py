@@ -146,7 +146,8 @@ def _work(
 
 def _run_rank(directory: RunDirectory, rank: distributed.Rank) -> int:
     """Run as a further process of a stage."""
-    with heartbeat.tied_to_parent(directory):  # which it meets only when its share is done
+    # A process that trains networks alone would notice only at the end that the first one is gone.
+    with heartbeat.tied_to_parent(directory):
         return _share(directory, lambda job: distributed.joined(rank, job))
 
 

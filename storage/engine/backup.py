@@ -94,8 +94,9 @@ def backup(db: Database, target: Path) -> Path:
 
     Writes continue meanwhile: database and journal are copied as of one transaction.  `target`
     appears only when the backup is complete.  Models and the files of runs are not included.
-    Raises ValueError if `target` exists or the disk refuses it.  Raises StorageDamaged if a line of the journal cannot be
-    read; the backup is complete in this case too, with a journal written from the database.
+    Raises ValueError if `target` exists or the disk refuses it.  Raises StorageDamaged if a line of
+    the journal cannot be read; the backup is complete in this case too, with a journal written from
+    the database.
     """
     target = Path(target).absolute()
     if target.exists():

@@ -1,6 +1,6 @@
-// A copy of the buffered pairs and the guidelines in this browser, so that a page that is loaded without a connection
-// goes on.  It belongs to the person who used the desk last: another person's sign-in replaces it, and
-// sign-out deletes it.  Without IndexedDB (private mode) there is no copy.
+// A copy of the buffered pairs and the guidelines in this browser, so that a page that is loaded
+// without a connection goes on.  It belongs to the person who used the desk last: another person's
+// sign-in replaces it, and sign-out deletes it.  Without IndexedDB (private mode) there is no copy.
 
 const COPY = { name: "kitestring", version: 1, longest: 24 * 3600 * 1000, patience: 2000 }; // milliseconds
 
