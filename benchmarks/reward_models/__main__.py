@@ -31,6 +31,17 @@ rewards.
 bad.  Clear pairs are decided faster, as in the drift-diffusion model, or (*noise*) times have nothing
 to do with the preference.
 
+`judges` adds a model judge to few labels by people.  The judge is asked in both orders and has a
+position bias; *sharp* agrees with gold as a careful person does, *verbose* also likes long answers, and
+*guessing* knows nothing.  Its slope is learned as a person's is, unless *pooled*.  *Routed*: people
+label the pairs on which the judge contradicts itself.
+
+`anchors` compares *both bad* as a tie with *both bad* as a tie between low rewards, for annotators who
+press it often.
+
+`shift` learns from judgments of the reference's answers and of a policy's (best of 4), from all alike,
+with earlier judgments weighted by their density under the policy, or from the policy's alone.
+
 Writes one JSON file per part and seed; arms that are in it are not repeated.  `--report` only
 prints stored results, with Student's 95% intervals of paired differences over seeds.  The exit
 status is 1 if ten seeds or more miss a target.
@@ -47,8 +58,10 @@ from typing import Any
 
 from benchmarks.common import CACHE
 from benchmarks.demo_world import Pool, World, quietly, reward_settings
+from benchmarks.reward_models.arms import Arm
 from benchmarks.reward_models.measures import Fresh
-from benchmarks.reward_models.parts import PARTS, Arm, run_arm
+from benchmarks.reward_models.one_run import run_arm
+from benchmarks.reward_models.parts import PARTS
 from benchmarks.reward_models.report import report
 from benchmarks.seeds import run_seeds
 from pipeline.config.reward import RewardConfig
@@ -70,7 +83,7 @@ def seed_results(args: argparse.Namespace, config: RewardConfig) -> list[dict[st
 
     def run(arm: Arm, seed: int) -> dict[str, Any]:
         found = run_arm(part, arm, *world(seed), config, args.labels, chat)
-        shown = {name: found[name] for name in ("accuracy", "log_loss", "cpu_seconds")}
+        shown = {name: found[name] for name in ("accuracy", "cpu_seconds")}
         print(f"  {shown}", file=sys.stderr, flush=True)
         return found
 
@@ -97,7 +110,7 @@ def main() -> int:
     parser.add_argument("part", choices=list(PARTS))
     parser.add_argument("--seeds", type=int, nargs="+", default=list(range(10)))
     parser.add_argument("--arms", nargs="+", help="default: all but the optional ones")
-    parser.add_argument("--labels", type=int, help="judgments per seed; 300 for ties, 1500")
+    parser.add_argument("--labels", type=int, help="judgments per seed; 300 for ties, 1500 …")
     parser.add_argument("--measured", type=int, default=250, help="held-out prompts per seed")
     parser.add_argument("--set", nargs="+", default=[], metavar="NAME=VALUE", help="of [reward]")
     parser.add_argument("--folder", type=Path, default=CACHE / "reward_models")

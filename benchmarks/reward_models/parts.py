@@ -1,48 +1,31 @@
-"""The arms of each part, and one arm of one seed."""
+"""The arms of each part."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from dataclasses import replace
 
-from benchmarks.demo_world import Fitted, People, World, judged_pair, trained
-from benchmarks.reward_models.measures import Fresh, auc, measured
-from pipeline.config.reward import RewardConfig
-from pipeline.models.text import ChatTokenizer
-from pipeline.reward.data import JudgedPair, annotator_ids
-from pipeline.reward.likelihood import BOTH_BAD, TIE
-from pipeline.reward.quality.reliability import reliability
-from pipeline.simulation.annotators import PLAIN, SimulatedAnnotator, population
-from pipeline.simulation.trials import TrialArm
+from benchmarks.reward_models.arms import Arm, JudgeModel, Part
+from pipeline.simulation.annotators import PLAIN
 
 BAD = 0.3
-
-
-@dataclass(frozen=True, kw_only=True)
-class Arm(TrialArm):
-    """An arm's `settings` of [reward], its share of `bad` annotators, whether their judgments are
-    left out, and whether clear pairs are `decided` faster."""
-
-    bad: float = 0.0
-    careful_only: bool = False
-    decided: bool = False
-
-
-@dataclass(frozen=True, kw_only=True)
-class Part:
-    """A comparison: its arms, of which `optional` ones run only on request, and the numbers of
-    labels and annotators."""
-
-    arms: Mapping[str, Arm]
-    labels: int
-    annotators: int
-    optional: frozenset[str] = frozenset()
+DECIDED = replace(PLAIN, decision_ms=7000.0, reading_noise=0.3)
+"""Annotators who need 7 s for a pair of equals, and less for a clear one."""
+STRICT = replace(PLAIN, standard=-0.3)
+"""Annotators who press *both bad* on about a sixth of the pairs."""
+SHARP = JudgeModel(slope=1.1)
+VERBOSE = JudgeModel(slope=0.8, verbosity=0.8)
+GUESSING = JudgeModel(slope=0.0)
+FEW = 0.25
+"""The share of the pairs that people label beside a judge."""
 
 
 def _by_name(*arms: Arm) -> dict[str, Arm]:
     return {arm.name: arm for arm in arms}
+
+
+def _with_judge(name: str, judge: JudgeModel, *, pooled: bool = False, routed: bool = False) -> Arm:
+    settings = {"annotators": not pooled, "tie_model": "ordinal"}
+    return Arm(name=name, judge=judge, people=FEW, bad=0.25, routed=routed, settings=settings)
 
 
 PARTS = {
@@ -69,6 +52,7 @@ PARTS = {
         labels=1500,
         annotators=20,
         optional=frozenset({"oracle-30"}),
+        separates=True,
     ),
     "times": Part(
         arms=_by_name(
@@ -77,7 +61,7 @@ PARTS = {
                     name=f"{'times' if times else 'choices'}{strengths}{noise}",
                     settings={"response_times": times, **tie_model},
                     bad=0.25,
-                    decided=not noise,
+                    like=PLAIN if noise else DECIDED,
                 )
                 for strengths, tie_model in (("", {"tie_model": "rao_kupper"}), ("-strengths", {}))
                 for noise in ("", "-noise")
@@ -87,82 +71,37 @@ PARTS = {
         labels=300,
         annotators=16,
     ),
+    "judges": Part(
+        arms=_by_name(
+            Arm(name="people-100", people=FEW, bad=0.25),
+            Arm(name="people-400", bad=0.25),
+            Arm(name="sharp-alone", judge=SHARP, people=0.0),
+            Arm(name="verbose-alone", judge=VERBOSE, people=0.0),
+            _with_judge("sharp", SHARP),
+            _with_judge("verbose", VERBOSE),
+            _with_judge("verbose-pooled", VERBOSE, pooled=True),
+            _with_judge("verbose-routed", VERBOSE, routed=True),
+            _with_judge("guessing", GUESSING),
+            _with_judge("guessing-pooled", GUESSING, pooled=True),
+        ),
+        labels=400,
+        annotators=8,
+    ),
+    "anchors": Part(
+        arms=_by_name(
+            Arm(name="tie", settings={"both_bad": "tie"}, like=STRICT),
+            Arm(name="absolute", settings={"both_bad": "absolute"}, like=STRICT),
+        ),
+        labels=300,
+        annotators=8,
+    ),
+    "shift": Part(
+        arms=_by_name(
+            Arm(name="all", weighting="all"),
+            Arm(name="weighted", weighting="weighted"),
+            Arm(name="recent", weighting="recent"),
+        ),
+        labels=240,
+        annotators=8,
+    ),
 }
-DECIDED = replace(PLAIN, decision_ms=7000.0, reading_noise=0.3)
-"""Annotators who need 7 s for a pair of equals, and less for a clear one."""
-
-
-def run_arm(
-    part: Part,
-    arm: Arm,
-    world: World,
-    fresh: Fresh,
-    config: RewardConfig,
-    labels: int,
-    chat: ChatTokenizer,
-) -> dict[str, Any]:
-    """Label, train as the reward stage does, and measure."""
-    config = replace(config, **arm.settings)
-    like = DECIDED if arm.decided else PLAIN
-    people = population(part.annotators, bad=arm.bad, seed=world.seed, like=like)
-    pairs = judgments(world, people, labels, chat)
-    if arm.careful_only:
-        careful = {annotator.name for annotator in people if annotator.profile == "careful"}
-        pairs = [pair for pair in pairs if pair.annotator in careful]
-    fitted = Fitted.to(pairs, chat, config, seed=world.seed)
-    said = Counter(pair.outcome for pair in pairs)
-    found = measured(fitted, world, fresh) | {
-        "learned": len(fitted.learned),
-        "epochs": round(fitted.epochs, 2),
-        "ties": (said[TIE] + said[BOTH_BAD]) / len(pairs),
-        "both_bad": said[BOTH_BAD] / len(pairs),
-        "cpu_seconds": fitted.cpu_seconds,
-    }
-    if fitted.model.network.annotators is not None and arm.bad:
-        found |= separation(fitted, people, config, chat)
-    return found
-
-
-def judgments(
-    world: World, people: Sequence[SimulatedAnnotator], labels: int, chat: ChatTokenizer
-) -> list[JudgedPair]:
-    """Judgments of random pairs by `people`."""
-    asked = People(world, people)
-    said = [asked.label(*pair) for pair in world.random_pairs(labels, chat)]
-    return [judged_pair(world, label, place, chat) for place, label in enumerate(said)]
-
-
-def separation(
-    fitted: Fitted, people: Sequence[SimulatedAnnotator], config: RewardConfig, chat: ChatTokenizer
-) -> dict[str, Any]:
-    """How well estimates separate bad from careful annotators, and the estimates of each.
-
-    As in the reward stage, the model measures judgments that it did not learn from; an audit model
-    trained on those measures the others.
-    """
-    profiles = {annotator.name: annotator.profile for annotator in people}
-    network, known = fitted.model.network, fitted.model.network.annotators
-    effects = zip(known.ids, known.delta.tolist(), known.bias.tolist(), strict=True)
-    learned = {id: {"learned_slope": 1 + d, "learned_side_bias": b} for id, d, b in effects}
-    audit, _ = trained(
-        fitted.unseen, chat, replace(config, members=1, epochs=fitted.epochs), seed=0
-    )
-    pairs = [*fitted.learned, *fitted.unseen]
-    reported = reliability(
-        [(fitted.unseen, fitted.model), (fitted.learned, audit)],
-        annotator_ids(pairs),
-        Counter(pair.annotator for pair in pairs),
-        likelihood=network.likelihood,
-        ties=network.ties.values(),
-    ).annotators
-    merits = {
-        each.annotator: (each.weight or 0.0) * (1 if each.slope > 0 else -1) for each in reported
-    }
-    return {
-        "auc": auc(merits, profiles),
-        "auc_of_slopes": auc({id: each["learned_slope"] for id, each in learned.items()}, profiles),
-        "people": [
-            asdict(each) | {"profile": profiles[each.annotator]} | learned.get(each.annotator, {})
-            for each in reported
-        ],
-    }

@@ -20,6 +20,9 @@ FIGURES = {
         *("accuracy", "log_loss", "ece", "scale", "best_scale", "auc", "auc_of_slopes"),
     ),
     "times": ("accuracy", "log_loss", "ece", "correlation"),
+    "judges": ("accuracy", "log_loss", "ece", "judge_slope"),
+    "anchors": ("accuracy", "log_loss", "ece", "correlation", "prompt_correlation", "both_bad"),
+    "shift": ("accuracy", "policy_accuracy", "best_of_4", "effective"),
 }
 GAINS = {
     "ties": (
@@ -41,6 +44,18 @@ GAINS = {
         ("times-noise", "choices-noise"),
         ("times-strengths-noise", "choices-strengths-noise"),
     ),
+    "judges": (
+        ("people-400", "people-100"),
+        ("sharp", "people-100"),
+        ("verbose", "people-100"),
+        ("guessing", "people-100"),
+        ("verbose", "verbose-pooled"),
+        ("guessing", "guessing-pooled"),
+        ("verbose-routed", "verbose"),
+        ("verbose", "verbose-alone"),
+    ),
+    "anchors": (("absolute", "tie"),),
+    "shift": (("weighted", "all"), ("recent", "all")),
 }
 COMPARED = {
     "ties": (
@@ -49,6 +64,9 @@ COMPARED = {
     ),
     "annotators": ("accuracy", "log_loss", "ece"),
     "times": ("accuracy", "log_loss", "ece", "correlation"),
+    "judges": ("accuracy", "log_loss", "ece"),
+    "anchors": ("accuracy", "log_loss", "ece", "correlation", "prompt_correlation"),
+    "shift": ("accuracy", "policy_accuracy", "best_of_4"),
 }
 SEEDS_NEEDED, WANTED_GAIN, WANTED_AUC = 10, 0.007, 0.95
 
@@ -73,7 +91,7 @@ def report(part: str, arms: Iterable[str], found: Found) -> int:
     )
     print(markdown(("arm", "seeds", *names, "epochs", "CPU seconds per training"), rows))
     print(f"\n{markdown(('paired difference', 'seeds', *compared), gains)}")
-    return exit_status(list(_WANTED[part](found)))
+    return exit_status(list(_WANTED[part](found) if part in _WANTED else ()))
 
 
 def wanted_ties(found: Found) -> Iterator[str]:
@@ -113,7 +131,20 @@ def wanted_times(found: Found) -> Iterator[str]:
                 yield f"{ours} does not surely gain accuracy: {more.text(3)}"
 
 
-_WANTED = {"ties": wanted_ties, "annotators": wanted_annotators, "times": wanted_times}
+def wanted_judges(found: Found) -> Iterator[str]:
+    """Missed targets: a judge that guesses costs no accuracy."""
+    if enough(found, "guessing", "people-100"):
+        less = gain(found, "guessing", "people-100", "accuracy")
+        if surely(less, above=False):
+            yield f"a judge that guesses costs accuracy: {less.text(3)}"
+
+
+_WANTED = {
+    "ties": wanted_ties,
+    "annotators": wanted_annotators,
+    "times": wanted_times,
+    "judges": wanted_judges,
+}
 
 
 def values(found: Found, arm: str, name: str) -> dict[int, float]:
