@@ -27,7 +27,7 @@ from playwright.sync_api import TimeoutError as TooLate
 from benchmarks.common import ROOT, percentiles
 from storage.engine.database import Database
 from storage.labeling import queue
-from storage.tables import tokens
+from storage.tables.people import tokens
 from tests.helpers.browser import chromium, new_page
 from tests.helpers.desk_demo import believable
 from tests.helpers.desk_world import add_pairs, add_person, make_app, serving

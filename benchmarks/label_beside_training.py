@@ -36,7 +36,8 @@ from storage.engine import lookup
 from storage.engine.database import Database
 from storage.labeling import judgments, queue
 from storage.records import Comparison, Completion, digest
-from storage.tables import comparisons, completions, runs
+from storage.tables import comparisons, completions
+from storage.tables.runs import runs
 from tests.helpers.desk_world import add_person, bearer, free_port
 
 HAND, FEW = 4, 2

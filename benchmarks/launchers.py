@@ -30,7 +30,7 @@ from pipeline.runs.jobs import Jobs
 from pipeline.runs.rundir import RunDirectory
 from pipeline.runs.study_folder import busy
 from storage.engine.database import Database
-from storage.tables import runs
+from storage.tables.runs import runs
 from tests.helpers.clusters import RayNodes
 from tests.helpers.desk_world import free_port
 

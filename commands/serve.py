@@ -26,7 +26,9 @@ from pipeline.runs.launchers.choose import require_answer
 from storage.engine.database import Database
 from storage.engine.watch import Watch
 from storage.engine.workspace import SERVER, SETTINGS, publish_server
-from storage.tables import annotators, iterations, runs, studies
+from storage.tables import iterations
+from storage.tables.people import annotators
+from storage.tables.runs import runs, studies
 from storage.wording import plural
 
 if TYPE_CHECKING:

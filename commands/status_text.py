@@ -17,7 +17,7 @@ from storage.status import (
     RunState,
     Status,
 )
-from storage.tables.run_resources import GpuUse, ResourceUse
+from storage.tables.runs.run_resources import GpuUse, ResourceUse
 from storage.wording import plural
 
 WIDTH = 20

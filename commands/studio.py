@@ -40,7 +40,8 @@ from storage.exporting import model_push
 from storage.records import Prompt, as_messages
 from storage.reports import LoopState, SettingView, WorkspaceSettings, from_json, to_json
 from storage.status import Status, status
-from storage.tables import prompts, runs
+from storage.tables import prompts
+from storage.tables.runs import runs
 
 GENERATION_LOG = "generation.log"
 LAUNCH = Path(__file__).parents[1] / "launch.py"

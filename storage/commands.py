@@ -39,18 +39,9 @@ from storage.records import (
     new_id,
 )
 from storage.reports import to_json
-from storage.tables import (
-    annotators,
-    audit,
-    iterations,
-    models,
-    run_labels,
-    run_machines,
-    run_resources,
-    run_settings,
-    runs,
-    tokens,
-)
+from storage.tables import audit, iterations, models
+from storage.tables.people import annotators, tokens
+from storage.tables.runs import run_labels, run_machines, run_resources, run_settings, runs
 
 
 class Commands:

@@ -15,7 +15,8 @@ from storage.engine.database import Database
 from storage.errors import NotFound
 from storage.records import AnnotatorKind, EvaluatedCompletion, ModelVersion, Run, messages_json
 from storage.reports import JudgmentCount, RetrainOffer
-from storage.tables import iterations, models, runs
+from storage.tables import iterations, models
+from storage.tables.runs import runs
 from storage.worker_files import evaluated
 
 _COLUMNS = ("policy", "prompt", "messages", "text", "reference_text")

@@ -23,16 +23,10 @@ from storage.engine.database import Database
 from storage.labeling import gold
 from storage.records import Iteration, ModelRole, Phase, Run, RunStatus, Stage
 from storage.reports import LabelBudget, from_json
-from storage.tables import (
-    annotators,
-    iterations,
-    models,
-    prompts,
-    run_resources,
-    runs,
-    settings,
-)
-from storage.tables.run_resources import ResourceUse
+from storage.tables import iterations, models, prompts, settings
+from storage.tables.people import annotators
+from storage.tables.runs import run_resources, runs
+from storage.tables.runs.run_resources import ResourceUse
 
 _COUNTS = """
     SELECT (SELECT count(*) FROM current_judgments) AS judgments,

@@ -35,7 +35,8 @@ from storage.records import (
     digest,
     messages_json,
 )
-from storage.tables import comparisons, completions, iterations, models, prompts, runs
+from storage.tables import comparisons, completions, iterations, models, prompts
+from storage.tables.runs import runs
 from storage.tables.settings import learn_from
 
 _SAMPLED_SO_FAR = """

@@ -15,7 +15,7 @@ from benchmarks.common import ROOT
 from benchmarks.label_load import wait_until_up
 from storage.engine.database import Database
 from storage.records import digest
-from storage.tables import tokens
+from storage.tables.people import tokens
 from tests.helpers.desk_world import free_port
 
 

@@ -37,7 +37,8 @@ from storage.records import (
     now,
 )
 from storage.sides import shown_swapped
-from storage.tables import iterations, policy_judgments, runs
+from storage.tables import iterations, policy_judgments
+from storage.tables.runs import runs
 from tests.helpers.reward_figures import quality
 
 BATCH = 4000

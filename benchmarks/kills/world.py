@@ -10,7 +10,8 @@ from typing import Protocol
 
 from storage.engine.database import Database
 from storage.records import Annotator, Comparison, Completion, Iteration, ModelVersion, Prompt
-from storage.tables import annotators, comparisons, completions, iterations, models, prompts, tokens
+from storage.tables import comparisons, completions, iterations, models, prompts
+from storage.tables.people import annotators, tokens
 
 
 def fill(workspace: Path, *, clients: int, pairs: int, seed: int) -> dict[str, str]:

@@ -71,7 +71,7 @@ from storage.records import (
     ScreenOutcome,
 )
 from storage.reports import InvalidSettings
-from storage.tables import annotators
+from storage.tables.people import annotators
 
 _LOG = logging.getLogger(__name__)
 SIGN_IN_FIRST = "Sign in first."

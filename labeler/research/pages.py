@@ -49,7 +49,7 @@ from labeler.research.top import headline, role_note
 from labeler.webhooks.dispatcher import Dispatcher
 from labeler.webhooks.service import Webhooks
 from storage.engine.database import Database
-from storage.tables import events
+from storage.tables.runs import events
 
 CSS = "".join(
     (Path(__file__).parent / name).read_text(encoding="utf-8")

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from labeler.html import components
 from labeler.html.components import Markup
 from storage.records import Phase, Run
-from storage.tables import runs
+from storage.tables.runs import runs
 
 PHASES: tuple[tuple[Phase, str], ...] = (
     ("sampling", "Sample"),

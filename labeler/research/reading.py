@@ -11,7 +11,9 @@ from typing import NamedTuple
 from storage.engine.database import Database
 from storage.labeling import queue
 from storage.records import Annotator, Iteration, Mark, ModelVersion, Outcome, Run, now
-from storage.tables import annotators, iterations, models, prompts, runs, settings, snapshots
+from storage.tables import iterations, models, prompts, settings, snapshots
+from storage.tables.people import annotators
+from storage.tables.runs import runs
 
 PACE_WINDOW = timedelta(hours=1)
 """The time over which `State.recent_labels` are counted."""

@@ -20,7 +20,7 @@ from labeler.security.readers import Reader, keep_language, reader_of
 from labeler.theme import attribute
 from labeler.translation import LANGUAGES, RIGHT_TO_LEFT, fill, translated
 from storage.records import Annotator
-from storage.tables import annotators
+from storage.tables.people import annotators
 
 STATIC = Path(__file__).parents[1] / "static"
 

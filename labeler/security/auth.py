@@ -4,7 +4,7 @@
 route and checks the user's permissions. `sign_in_with_password` limits wrong passwords: `Lockout`
 by name (5, then pauses of a minute and longer) and `Allowance` by address (20), in passwords.py.
 
-`storage.tables.tokens` stores the hashes of secrets. Sign-in links are kept in memory, because they
+`storage.tables.people.tokens` stores the hashes of secrets. Sign-in links are kept in memory, because they
 expire with the process.
 """
 
@@ -32,8 +32,9 @@ from labeler.security.passwords import (
 from storage.audit_records import Actor, acting
 from storage.engine.database import Database
 from storage.records import Annotator, digest
-from storage.tables import annotators, audit, tokens
-from storage.tables.tokens import TokenKind, hash_secret
+from storage.tables import audit
+from storage.tables.people import annotators, tokens
+from storage.tables.people.tokens import TokenKind, hash_secret
 
 SESSION_LIFETIME = timedelta(days=30)
 REMEMBERED = 60.0

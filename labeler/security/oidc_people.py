@@ -13,8 +13,8 @@ from labeler.security.oidc_settings import ANY_DOMAIN, OidcSettings
 from storage.engine.database import Database
 from storage.errors import Conflict
 from storage.records import Annotator, AnnotatorRole
-from storage.tables import annotators, identities
-from storage.tables.annotators import MAX_NAME_LENGTH
+from storage.tables.people import annotators, identities
+from storage.tables.people.annotators import MAX_NAME_LENGTH
 
 NO_ACCOUNT = (
     "You have no account here. Ask a researcher for an invite link, and choose {provider} there."

@@ -22,8 +22,8 @@ from storage.engine.database import Database
 from storage.errors import NotFound, StorageUnavailable
 from storage.notification_records import Delivery, Event
 from storage.records import now
-from storage.tables import webhooks
-from storage.tables.webhooks import SCHEDULE, Attempt, Prepared
+from storage.tables.runs import webhooks
+from storage.tables.runs.webhooks import SCHEDULE, Attempt, Prepared
 
 _LOG = logging.getLogger(__name__)
 _EVERY = 1.0

@@ -16,7 +16,7 @@ from labeler.webhooks.mail_settings import MailSettings
 from labeler.webhooks.sender import short
 from labeler.webhooks.wording import page, subject, told
 from storage.notification_records import Event
-from storage.tables.webhooks import Attempt
+from storage.tables.runs.webhooks import Attempt
 from storage.wording import shortened
 
 TOTAL_SECONDS = 30.0

@@ -15,7 +15,7 @@ from typing import Any
 import httpcore
 
 from labeler.webhooks.addresses import AddressRefused, resolve
-from storage.tables.webhooks import Attempt
+from storage.tables.runs.webhooks import Attempt
 
 CONNECT_SECONDS = 5.0
 TOTAL_SECONDS = 15.0

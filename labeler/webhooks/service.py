@@ -24,8 +24,8 @@ from storage.notification_records import (
     require_url,
 )
 from storage.records import new_id, now
-from storage.tables import webhooks
-from storage.tables.webhooks import ListedDelivery
+from storage.tables.runs import webhooks
+from storage.tables.runs.webhooks import ListedDelivery
 
 MAX_LISTED = 1_000
 

@@ -41,7 +41,7 @@ from storage.engine.workspace import JOURNAL
 from storage.errors import StorageUnavailable, cause_of, explain, writing_to
 from storage.records import HELD_OUT_FILE, TrainedRewardModel, now
 from storage.tables import guidelines, models
-from storage.tables.pseudonyms import key_of
+from storage.tables.people.pseudonyms import key_of
 
 VERSION = metadata.version("kitestring")
 _ROOT = Path(__file__).parents[2]

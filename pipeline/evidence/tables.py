@@ -10,7 +10,7 @@ from storage.engine.connection import connect
 from storage.engine.database import Database
 from storage.engine.migrations import migrate
 from storage.engine.transaction import fetch
-from storage.tables.pseudonyms import pseudonym
+from storage.tables.people.pseudonyms import pseudonym
 
 KEPT = ("quality", "tie_model", "kl_weight")
 """What is kept of the summaries of models."""

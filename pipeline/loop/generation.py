@@ -5,7 +5,8 @@ from __future__ import annotations
 from pipeline.loop.stage_inputs import resolved_path
 from storage.engine.database import Database
 from storage.generation_records import CurrentModels
-from storage.tables import iterations, models, runs, studies
+from storage.tables import iterations, models
+from storage.tables.runs import runs, studies
 
 
 def model_paths(db: Database) -> dict[str, str]:

@@ -54,17 +54,9 @@ from storage.reports import (
     Stopped,
     WorkspaceSettings,
 )
-from storage.tables import (
-    audit,
-    iterations,
-    models,
-    policy_judgments,
-    prompts,
-    run_settings,
-    runs,
-    settings,
-)
+from storage.tables import audit, iterations, models, policy_judgments, prompts, settings
 from storage.tables.model_judgments import judged
+from storage.tables.runs import run_settings, runs
 
 STAGE_OF: dict[Phase, Stage] = {
     "sampling": "sampling",

@@ -1,6 +1,6 @@
 """Events that follow from many records: enough labels, changed verdicts, over-optimization.
 
-Other events are recorded with the record that causes them (storage/tables/events.py).  These are
+Other events are recorded with the record that causes them (storage/tables/runs/events.py).  These are
 computed from the stored records, so a crash can delay them, but not lose or double them.
 """
 
@@ -15,7 +15,8 @@ from storage.engine.database import Database
 from storage.gate_records import Evidence
 from storage.notification_records import Event
 from storage.records import Iteration
-from storage.tables import events, policy_judgments
+from storage.tables import policy_judgments
+from storage.tables.runs import events
 
 PAUSE = 10.0
 """Seconds between two looks at the evidence, or `SHARE` times what the last look took."""

@@ -17,7 +17,7 @@ from pipeline.config.sections import CLUSTER_SETTINGS, Config
 from pipeline.ppo.settings import plain, toml
 from storage.records import Iteration, Stage
 from storage.reports import Applies, InvalidSettings, SettingValue, SettingView
-from storage.tables.run_settings import READ_BY, reads
+from storage.tables.runs.run_settings import READ_BY, reads
 
 _FIRST = ("optimize.method", "ppo.start_from")
 BASIC_SETTINGS: Mapping[str, tuple[str, ...]] = {

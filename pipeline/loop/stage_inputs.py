@@ -25,7 +25,8 @@ from storage import worker_files
 from storage.engine.database import Database
 from storage.labeling import follow_ups
 from storage.records import Iteration, ModelVersion, Snapshot, Stage, derive_seed, new_id
-from storage.tables import iterations, models, policy_judgments, runs
+from storage.tables import iterations, models, policy_judgments
+from storage.tables.runs import runs
 
 JUDGED = ("judgments.parquet", "judged_by.json", "snapshot.txt")
 """The reward stage's input files with judgments; DPO gets the same files."""

@@ -40,7 +40,8 @@ from storage.errors import Conflict
 from storage.records import RunStatus, Study, StudyKind, StudyRun, now
 from storage.reports import RetrainOffer, StudyOffer
 from storage.retraining import retrain_offer, trained_model
-from storage.tables import audit, runs, studies
+from storage.tables import audit
+from storage.tables.runs import runs, studies
 
 MAX_VALUES = 20
 """Values of β in a sweep that the page starts."""

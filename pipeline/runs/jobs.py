@@ -31,7 +31,8 @@ from pipeline.runs.rundir import EventPosition, Job, RunDirectory
 from storage.engine.database import Database
 from storage.engine.workspace import stamp
 from storage.records import Metric, ModelVersion, Run, RunNote, Stage, now
-from storage.tables import models, runs
+from storage.tables import models
+from storage.tables.runs import runs
 
 _STARTS_FROM = {"sft": "policy", "reward": "reference", "policy": "policy"}
 """The key of the job's model that a stage starts from, by the role of the model that it makes."""

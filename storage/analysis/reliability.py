@@ -11,7 +11,8 @@ from storage.analysis.intervals import cluster_variance, clustered, wilson
 from storage.engine.database import Database
 from storage.engine.items import PEOPLE, shared_ratings
 from storage.records import Annotator, AnnotatorKind
-from storage.tables import annotators, models, settings
+from storage.tables import models, settings
+from storage.tables.people import annotators
 
 Interval = tuple[float, float]
 

@@ -33,7 +33,7 @@ from storage.records import (
     new_id,
 )
 from storage.reports import to_json
-from storage.tables import annotators
+from storage.tables.people import annotators
 
 
 def data_commands(db: Database) -> dict[str, Callable[..., Any]]:

@@ -1,6 +1,6 @@
 """Runs beside each other: their last figures and their curves.
 
-A run's own page reads its metrics with `storage.tables.runs.metrics`.
+A run's own page reads its metrics with `storage.tables.runs.runs.metrics`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from typing import Any
 
 from storage.engine.database import Database
 from storage.records import RunLabel, RunStatus, Stage
-from storage.tables import iterations, run_labels, run_settings, runs, studies
+from storage.tables import iterations
+from storage.tables.runs import run_labels, run_settings, runs, studies
 
 MOST_COMPARED = 10
 """Runs whose curves are read at a time: more lines cannot be told apart."""

@@ -15,7 +15,8 @@ from storage.engine import lookup
 from storage.engine.database import Database
 from storage.errors import NotFound
 from storage.records import STUDY_FOLDERS, Run, RunStatus, Study, StudyKind, StudyRun
-from storage.tables import annotators, run_settings, runs, studies
+from storage.tables.people import annotators
+from storage.tables.runs import run_settings, runs, studies
 
 _FLAGS = """
     SELECT run, count(DISTINCT name) AS n FROM run_notes

@@ -35,7 +35,7 @@ from storage.exporting.writing import WRITABLE, open_writer
 from storage.labeling import flag_answers
 from storage.records import CHECKS, KEPT_APART, AnnotatorKind
 from storage.tables import audit, settings
-from storage.tables.pseudonyms import key_of, pseudonym
+from storage.tables.people.pseudonyms import key_of, pseudonym
 
 _HUB = "hf://"
 _BATCH = 5_000

@@ -16,7 +16,7 @@ from storage.control import CANCEL_SECONDS, Control
 from storage.engine.database import Database
 from storage.engine.transaction import Encoded, Transaction
 from storage.records import Annotator, Judgment, Withdrawal
-from storage.tables.pseudonyms import key_of
+from storage.tables.people.pseudonyms import key_of
 
 MAX_VALUES = 2_000
 """Values of a list in one query: the interpreter lock is held while they are converted."""

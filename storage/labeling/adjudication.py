@@ -32,7 +32,7 @@ from storage.records import (
     new_id,
 )
 from storage.sides import canonical_outcome, screen_outcome, shown_swapped
-from storage.tables import annotators
+from storage.tables.people import annotators
 
 ADJUDICATORS: tuple[AnnotatorRole, ...] = ("adjudicator", "researcher")
 """The roles that may rule."""

@@ -29,7 +29,7 @@ from storage.records import (
     Withdrawal,
 )
 from storage.sides import shown_swapped
-from storage.tables.pseudonyms import SECRET, keyed
+from storage.tables.people.pseudonyms import SECRET, keyed
 from storage.tables.settings import CHECK_PLAN, CheckPlan, check_plan, secret_in
 
 _CHECKS = "SELECT * FROM checks"

@@ -8,7 +8,7 @@ Pairs are counted without the checks.
 from __future__ import annotations
 
 from storage.records import CheckKind
-from storage.tables.pseudonyms import keyed
+from storage.tables.people.pseudonyms import keyed
 from storage.tables.settings import CheckPlan
 
 FIRST_PAIRS = 40

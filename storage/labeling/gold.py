@@ -15,7 +15,7 @@ from storage.engine.database import Database
 from storage.engine.transaction import Transaction
 from storage.errors import NotFound
 from storage.records import Check, Comparison, now
-from storage.tables.pseudonyms import SECRET, keyed, written_id
+from storage.tables.people.pseudonyms import SECRET, keyed, written_id
 from storage.tables.settings import learn_from, secret_in
 
 KnownKind = Literal["gold", "practice"]

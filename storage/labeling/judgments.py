@@ -21,7 +21,8 @@ from storage.labeling import queue
 from storage.labeling.queue_cache import Act, QueueCache, QueueItem, grant
 from storage.records import Flag, Judgment, Mark, ScreenOutcome, Skip, Withdrawal, check_choice
 from storage.sides import canonical_outcome, canonical_sides, shown_swapped
-from storage.tables import audit, events
+from storage.tables import audit
+from storage.tables.runs import events
 
 ActT = TypeVar("ActT", Judgment, Skip, Flag)
 

@@ -11,8 +11,8 @@ from storage.engine.transaction import Transaction
 from storage.labeling.queue_cache import IN_USE, QueueCache
 from storage.records import Annotator, Judgment, OpenPair, digest
 from storage.sides import shown_swapped
-from storage.tables import annotators
-from storage.tables.pseudonyms import key_of, keyed
+from storage.tables.people import annotators
+from storage.tables.people.pseudonyms import key_of, keyed
 
 _OPEN = f"""
     SELECT c.id, p.messages::VARCHAR AS messages, f.text AS first, s.text AS second

@@ -26,7 +26,7 @@ from storage.records import (
     PromptRole,
 )
 from storage.tables import models
-from storage.tables.pseudonyms import SECRET, keyed, random_bits
+from storage.tables.people.pseudonyms import SECRET, keyed, random_bits
 from storage.tables.settings import secret_in
 
 SAME = "Both replies have the same text, so there is nothing to compare."

@@ -32,7 +32,7 @@ from storage.labeling.text_cache import TextCache, Texts
 from storage.records import LEASE_LIFETIME, CheckKind, Comparison, Prompt
 from storage.sides import shown_swapped
 from storage.tables import comparisons, settings
-from storage.tables.pseudonyms import SECRET, key_of
+from storage.tables.people.pseudonyms import SECRET, key_of
 
 T = TypeVar("T")
 

@@ -24,7 +24,8 @@ from storage.engine.backup import backup
 from storage.engine.database import Database
 from storage.engine.workspace import publish_server
 from storage.errors import NotFound, explain
-from storage.tables import iterations, models, runs
+from storage.tables import iterations, models
+from storage.tables.runs import runs
 from tests.helpers.command_line import told
 from tests.helpers.storage_world import ROOT, fill
 from tests.helpers.tiny import save_tiny

@@ -22,7 +22,8 @@ from pipeline.loop.workspace_config import prepare
 from storage.engine.database import Database
 from storage.labeling import queue
 from storage.records import Run
-from storage.tables import prompts, runs
+from storage.tables import prompts
+from storage.tables.runs import runs
 from tests.helpers.tiny import save_tiny
 
 

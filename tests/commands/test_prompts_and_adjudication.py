@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from commands.main import app
 from storage.engine.database import Database
 from storage.records import Annotator, Prompt
-from storage.tables import annotators
+from storage.tables.people import annotators
 from tests.helpers.browsed import fill
 from tests.helpers.command_line import run, told
 from tests.helpers.tiny import save_tiny

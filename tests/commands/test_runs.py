@@ -18,7 +18,7 @@ from pipeline.runs.rundir import Job, RunDirectory
 from storage.engine.database import Database
 from storage.errors import NotFound
 from storage.records import Metric, Run
-from storage.tables import runs
+from storage.tables.runs import runs
 from tests.helpers.command_line import told
 from tests.helpers.tiny import save_tiny
 

@@ -19,7 +19,7 @@ from storage.status import (
     RunState,
     Status,
 )
-from storage.tables.run_resources import GpuUse, ResourceUse
+from storage.tables.runs.run_resources import GpuUse, ResourceUse
 from tests.helpers.command_line import run, told
 
 NONE = CheckFigures(answered=0, matched=0, share=None, interval=None)

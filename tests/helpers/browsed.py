@@ -21,7 +21,9 @@ from storage.records import (
     Run,
     Snapshot,
 )
-from storage.tables import annotators, comparisons, completions, iterations, models, prompts, runs
+from storage.tables import comparisons, completions, iterations, models, prompts
+from storage.tables.people import annotators
+from storage.tables.runs import runs
 
 TEXTS = {
     "c-1": ("How do I boil rice?", "Rinse it first.", "Use a fish kettle."),

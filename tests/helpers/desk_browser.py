@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 from playwright.sync_api import expect
 
-from storage.tables import tokens
+from storage.tables.people import tokens
 from tests.helpers.browser import new_page, wait_for_pair
 
 

@@ -9,7 +9,7 @@ import uvicorn
 
 from storage.engine.database import Database
 from storage.records import Message
-from storage.tables import annotators
+from storage.tables.people import annotators
 from tests.helpers.desk_world import add_pairs, add_person, make_app
 
 SKY = (

@@ -19,7 +19,8 @@ from storage.importing.imports import import_practice
 from storage.labeling import judgments, queue
 from storage.labeling.flag_answers import answer_flag
 from storage.records import Annotator
-from storage.tables import settings, tokens
+from storage.tables import settings
+from storage.tables.people import tokens
 from tests.helpers.browser import wait_for_pair
 from tests.helpers.desk_browser import press, shown, wait_for_other
 from tests.helpers.desk_world import add_pairs, add_person, make_app, plain_pairs, workspace

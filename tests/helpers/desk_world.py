@@ -36,7 +36,8 @@ from storage.records import (
     digest,
 )
 from storage.reports import LabelBudget, SettingView, WorkspaceSettings
-from storage.tables import annotators, comparisons, completions, iterations, models, prompts, tokens
+from storage.tables import comparisons, completions, iterations, models, prompts
+from storage.tables.people import annotators, tokens
 
 ADMIN_TOKEN = "admin-token-of-the-tests"
 

@@ -20,7 +20,8 @@ from storage.records import (
     PromptRole,
     new_id,
 )
-from storage.tables import annotators, iterations, models, prompts
+from storage.tables import iterations, models, prompts
+from storage.tables.people import annotators
 
 _numbers = count()
 

@@ -38,16 +38,16 @@ from storage.records import (
 from storage.reports import to_json
 from storage.sides import shown_swapped
 from storage.tables import (
-    annotators,
     comparisons,
     completions,
     iterations,
     models,
     policy_judgments,
     prompts,
-    runs,
     settings,
 )
+from storage.tables.people import annotators
+from storage.tables.runs import runs
 from tests.helpers.gate_evidence import canary_results
 from tests.helpers.recording_loop import HOSTILE, RecordingLoop
 from tests.helpers.reward_figures import make_curve, quality

@@ -27,7 +27,7 @@ from labeler.research.team.judgment_form.tab import JudgmentFormTab
 from labeler.research.team.people.tab import PeopleTab
 from labeler.security.auth import Identity
 from storage.engine.database import Database
-from storage.tables import annotators
+from storage.tables.people import annotators
 from tests.helpers.recording_loop import RecordingLoop, in_a_loop
 
 T = TypeVar("T")

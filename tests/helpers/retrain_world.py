@@ -24,7 +24,9 @@ from storage.records import (
     Run,
     Snapshot,
 )
-from storage.tables import annotators, iterations, models, prompts, runs
+from storage.tables import iterations, models, prompts
+from storage.tables.people import annotators
+from storage.tables.runs import runs
 from tests.helpers.stage_inputs import give, make_job, make_prompts, tiny_models
 from tests.helpers.worker_runs import work
 

@@ -17,7 +17,7 @@ from storage.engine.database import Database
 from storage.gate_records import Evidence, PolicyJudgment
 from storage.records import Study, StudyRun
 from storage.reports import JudgmentCount, RetrainOffer
-from storage.tables import studies
+from storage.tables.runs import studies
 from tests.helpers.recording_loop import HOSTILE
 
 PEOPLE = ("Ada", "Björn", f"Chloé {HOSTILE}", "Careless Carl")

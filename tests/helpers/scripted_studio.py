@@ -27,8 +27,9 @@ from storage.records import (
 )
 from storage.reports import Blocked, LoopState, to_json
 from storage.status import status
-from storage.tables import comparisons, completions, iterations, models, tokens
+from storage.tables import comparisons, completions, iterations, models
 from storage.tables import prompts as prompt_store
+from storage.tables.people import tokens
 
 PAIRS = 60
 

@@ -19,7 +19,8 @@ from pipeline.config.sections import Config
 from storage.engine.database import Database
 from storage.labeling import judgments, queue
 from storage.records import AnnotatorRole, Prompt, new_id
-from storage.tables import annotators, prompts, tokens
+from storage.tables import prompts
+from storage.tables.people import annotators, tokens
 from tests.helpers.desk_world import ADMIN_TOKEN, add_person, serving
 from tests.helpers.recording_loop import in_a_loop
 from tests.helpers.tiny import save_tiny

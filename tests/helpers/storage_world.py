@@ -9,7 +9,8 @@ from pathlib import Path
 
 from storage.engine.database import Database
 from storage.records import Annotator, Comparison, Completion, Iteration, Prompt
-from storage.tables import annotators, comparisons, completions, iterations, prompts
+from storage.tables import comparisons, completions, iterations, prompts
+from storage.tables.people import annotators
 
 ROOT = Path(__file__).parents[2]
 

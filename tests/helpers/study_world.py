@@ -13,7 +13,8 @@ from pipeline.loop.loop import Loop
 from pipeline.runs.rundir import Job, RunDirectory
 from storage.engine.database import Database
 from storage.records import Iteration, Prompt, Run, Study
-from storage.tables import iterations, prompts, runs, studies
+from storage.tables import iterations, prompts
+from storage.tables.runs import runs, studies
 from tests.helpers.stage_inputs import give, make_job, make_prompts, tiny_models_and_reward
 
 

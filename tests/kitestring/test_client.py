@@ -23,7 +23,7 @@ from storage.engine.database import Database
 from storage.labeling import judgments as judging
 from storage.labeling import queue
 from storage.records import new_id
-from storage.tables import annotators
+from storage.tables.people import annotators
 from tests.helpers.desk_world import free_port
 from tests.helpers.receiver import receiving
 from tests.helpers.research_seed import Seeding

@@ -13,7 +13,7 @@ from storage.engine.database import Database
 from storage.labeling import adjudication
 from storage.records import Annotator
 from storage.sides import shown_swapped
-from storage.tables import annotators, tokens
+from storage.tables.people import annotators, tokens
 from tests.helpers.browsed import fill
 from tests.helpers.recording_loop import RecordingLoop, in_a_loop
 

@@ -11,7 +11,7 @@ from fastapi.testclient import TestClient
 from labeler.app import create_app
 from labeler.theme import theme_of
 from storage.engine.database import Database
-from storage.tables import tokens
+from storage.tables.people import tokens
 from tests.helpers.browsed import fill
 from tests.helpers.recording_loop import RecordingLoop, in_a_loop
 

@@ -26,7 +26,8 @@ from storage.records import (
 )
 from storage.reports import to_json
 from storage.status import status
-from storage.tables import iterations, runs
+from storage.tables import iterations
+from storage.tables.runs import runs
 
 
 def judgment(id: str, comparison: str, annotator: str, **more: Any) -> Judgment:

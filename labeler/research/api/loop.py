@@ -18,7 +18,7 @@ from storage.lineage_graph import LineageGraph, lineage_graph
 from storage.records import RunLabel
 from storage.reports import RewardReport, Stopped
 from storage.status import Status, status
-from storage.tables import run_labels, runs
+from storage.tables.runs import run_labels, runs
 
 
 @dataclass(frozen=True, kw_only=True)

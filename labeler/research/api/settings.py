@@ -15,7 +15,8 @@ from labeler.research.caveats import CONTINUES, unready
 from labeler.research.phases import STAGE_LABELS, reading_name
 from storage.engine.database import Database
 from storage.reports import RewardReport, SettingView, Stopped, WorkspaceSettings
-from storage.tables import iterations, run_settings, runs
+from storage.tables import iterations
+from storage.tables.runs import run_settings, runs
 
 
 @dataclass(frozen=True, kw_only=True)

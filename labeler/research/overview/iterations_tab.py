@@ -11,7 +11,8 @@ from labeler.research.overview import iterations_view
 from labeler.research.tab import Cached, Tab, Updates, html_slot
 from storage import worker_files
 from storage.engine.database import Database
-from storage.tables import iterations, models, policy_judgments, runs
+from storage.tables import iterations, models, policy_judgments
+from storage.tables.runs import runs
 
 
 class IterationsTab(Tab):

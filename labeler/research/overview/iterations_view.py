@@ -19,8 +19,8 @@ from labeler.research.reading import latest_run
 from storage.gate_report import GateReport, Standing
 from storage.records import Iteration, ModelVersion, Run
 from storage.reports import Evaluation, RewardFigures, from_json
-from storage.tables.run_settings import Changed, changed_in_all
-from storage.tables.runs import count_attempts, methods_used, name
+from storage.tables.runs.run_settings import Changed, changed_in_all
+from storage.tables.runs.runs import count_attempts, methods_used, name
 
 TRAINING = ("reward", "policy")
 """Stages whose duration the history shows."""

@@ -27,7 +27,8 @@ from storage.engine.database import Database
 from storage.labeling.queue import midnight
 from storage.records import now
 from storage.reports import Stopped
-from storage.tables import iterations, models, runs
+from storage.tables import iterations, models
+from storage.tables.runs import runs
 
 TRAIN_JS = (Path(__file__).parent / "train.js").read_text(encoding="utf-8")
 

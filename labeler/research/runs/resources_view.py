@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from labeler.html import components
 from labeler.html.components import Markup
 from labeler.research.charts import Chart, Limit, Series, group
-from storage.tables.run_resources import GpuHistory, ResourceHistory
+from storage.tables.runs.run_resources import GpuHistory, ResourceHistory
 
 _GB = 1e9
 _MOST_LINES = 4

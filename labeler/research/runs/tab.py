@@ -23,16 +23,8 @@ from storage.engine.database import Database
 from storage.errors import NotFound
 from storage.records import MAX_RUN_NAME, MAX_RUN_NOTE, Run, RunLabel, now
 from storage.reports import Evaluation, from_json
-from storage.tables import (
-    iterations,
-    prompts,
-    run_labels,
-    run_machines,
-    run_resources,
-    run_settings,
-    runs,
-    snapshots,
-)
+from storage.tables import iterations, prompts, snapshots
+from storage.tables.runs import run_labels, run_machines, run_resources, run_settings, runs
 
 LATEST = "latest"
 """The choice that follows the newest run."""

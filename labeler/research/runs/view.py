@@ -19,10 +19,10 @@ from labeler.research.runs.evaluation_view import evaluated
 from labeler.research.runs.limits import limits
 from storage.records import Prompt, Run, RunLabel, RunNote
 from storage.reports import Evaluation
-from storage.tables import runs
-from storage.tables.run_machines import Machine
-from storage.tables.run_resources import ResourceUse
-from storage.tables.run_settings import Changed, settings_of
+from storage.tables.runs import runs
+from storage.tables.runs.run_machines import Machine
+from storage.tables.runs.run_resources import ResourceUse
+from storage.tables.runs.run_settings import Changed, settings_of
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -15,7 +15,7 @@ from storage.importing.planning.written_pairs import COLUMNS as PAIR_COLUMNS
 from storage.importing.planning.written_pairs import WrittenPair, written_pair
 from storage.labeling.gold import KnownKind, gold_records
 from storage.records import Check, Comparison, PromptRole
-from storage.tables.pseudonyms import random_bits
+from storage.tables.people.pseudonyms import random_bits
 
 if TYPE_CHECKING:
     from storage.engine.lookup import Reader

@@ -34,8 +34,8 @@ from storage.records import (
     new_id,
 )
 from storage.sides import canonical_outcome, canonical_sides, shown_swapped
-from storage.tables.annotators import require_name
-from storage.tables.pseudonyms import known_key, pseudonyms_here, written_id
+from storage.tables.people.annotators import require_name
+from storage.tables.people.pseudonyms import known_key, pseudonyms_here, written_id
 
 if TYPE_CHECKING:
     from storage.engine.lookup import Reader

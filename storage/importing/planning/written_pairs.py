@@ -17,7 +17,7 @@ from storage.importing.files.row_notes import BadRow
 from storage.importing.planning.plan import STORED_PAIRS, Plan
 from storage.importing.planning.votes import Answer
 from storage.records import KEPT_APART, WRITTEN, Arm, Comparison, Prompt, PromptRole, digest
-from storage.tables.pseudonyms import random_bits, written_id
+from storage.tables.people.pseudonyms import random_bits, written_id
 
 if TYPE_CHECKING:
     from storage.engine.lookup import Reader

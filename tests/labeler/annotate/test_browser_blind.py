@@ -8,7 +8,7 @@ import pytest
 from playwright.sync_api import TimeoutError, expect
 
 from labeler.security.passwords import hash_password
-from storage.tables import annotators, tokens
+from storage.tables.people import annotators, tokens
 from tests.helpers.browser import chromium, new_page
 from tests.helpers.desk_world import add_person, make_app, plain_pairs, serving, workspace
 from tests.helpers.scripted_generation import Scripted

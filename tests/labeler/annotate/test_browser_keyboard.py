@@ -7,7 +7,7 @@ from contextlib import contextmanager
 import pytest
 from playwright.sync_api import expect
 
-from storage.tables import tokens
+from storage.tables.people import tokens
 from tests.helpers import desk_states
 from tests.helpers.browser import new_page, wait_for_pair
 from tests.helpers.desk_browser import judgments_of, shown, status, wait_for_other

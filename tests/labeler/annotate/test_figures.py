@@ -11,7 +11,7 @@ from starlette.testclient import TestClient
 
 from storage.engine import lookup
 from storage.records import Comparison, Judgment, now
-from storage.tables import tokens
+from storage.tables.people import tokens
 from tests.helpers.browser import chromium, new_page, wait_for_pair
 from tests.helpers.desk_world import add_person, bearer, make_app, serving, workspace
 

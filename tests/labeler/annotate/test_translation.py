@@ -9,7 +9,7 @@ from playwright.sync_api import expect
 from starlette.testclient import TestClient
 
 from labeler.translation import LANGUAGES, accepted, catalog
-from storage.tables import annotators
+from storage.tables.people import annotators
 from tests.helpers.browser import new_page, wait_for_pair
 from tests.helpers.desk_browser import cookie_of, desk_page
 from tests.helpers.desk_world import add_person, make_app, plain_pairs, serving, workspace

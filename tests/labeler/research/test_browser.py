@@ -21,7 +21,8 @@ from storage.engine.database import Database
 from storage.exporting import exports
 from storage.records import Annotator, Flag
 from storage.reports import Stopped
-from storage.tables import annotators, run_labels, tokens
+from storage.tables.people import annotators, tokens
+from storage.tables.runs import run_labels
 from tests.helpers.browser import SLOW, chromium, find_chromium, new_page
 from tests.helpers.desk_world import Server, serving
 from tests.helpers.recording_loop import RecordingLoop, in_a_loop

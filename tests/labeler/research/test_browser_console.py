@@ -19,7 +19,9 @@ from labeler.app import create_app
 from storage.engine.database import Database
 from storage.records import Iteration, Metric, Run, Snapshot
 from storage.reports import Evaluation, from_json
-from storage.tables import iterations, models, runs, settings, snapshots, tokens
+from storage.tables import iterations, models, settings, snapshots
+from storage.tables.people import tokens
+from storage.tables.runs import runs
 from tests.helpers.browser import SLOW, chromium, find_chromium, new_page, wait_for_pair
 from tests.helpers.desk_browser import press
 from tests.helpers.desk_world import Server, serving

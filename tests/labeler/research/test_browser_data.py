@@ -15,7 +15,7 @@ from storage.browsing.prompts import browse_prompts
 from storage.engine.database import Database
 from storage.labeling import adjudication
 from storage.records import Annotator
-from storage.tables import annotators, tokens
+from storage.tables.people import annotators, tokens
 from tests.helpers.browsed import fill
 from tests.helpers.browser import SLOW, chromium, find_chromium, new_page
 from tests.helpers.desk_world import Server, serving

@@ -12,7 +12,7 @@ from playwright.sync_api import Browser, Page, Route, expect
 from labeler.app import create_app
 from labeler.research.first_view import document
 from storage.engine.database import Database
-from storage.tables import tokens
+from storage.tables.people import tokens
 from tests.helpers.browser import chromium, find_chromium, new_page
 from tests.helpers.desk_world import serving
 from tests.helpers.recording_loop import RecordingLoop, in_a_loop

@@ -16,7 +16,9 @@ from labeler.webhooks.service import Webhooks
 from storage.audit_records import Actor, acting
 from storage.engine.database import Database
 from storage.notification_records import Event
-from storage.tables import audit, events, tokens
+from storage.tables import audit
+from storage.tables.people import tokens
+from storage.tables.runs import events
 from tests.helpers.browser import chromium, find_chromium, new_page
 from tests.helpers.desk_world import serving
 from tests.helpers.receiver import Receiver, receiving

@@ -12,7 +12,7 @@ from labeler.app import create_app
 from pipeline.studies.retrain.report import Figure, RetrainReport
 from storage.engine.database import Database
 from storage.reports import StudyOffer
-from storage.tables import tokens
+from storage.tables.people import tokens
 from tests.helpers.browser import chromium, find_chromium, new_page
 from tests.helpers.desk_world import serving
 from tests.helpers.recording_loop import RecordingLoop, in_a_loop

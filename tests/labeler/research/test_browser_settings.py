@@ -17,7 +17,9 @@ from pipeline.loop.loop import Loop
 from pipeline.loop.workspace_config import load_settings
 from storage.engine.database import Database
 from storage.records import Annotator
-from storage.tables import annotators, audit, iterations, runs, tokens
+from storage.tables import audit, iterations
+from storage.tables.people import annotators, tokens
+from storage.tables.runs import runs
 from tests.helpers.browser import SLOW, chromium, find_chromium, new_page
 from tests.helpers.desk_world import Server, serving
 from tests.helpers.recording_loop import in_a_loop

@@ -14,7 +14,8 @@ from pipeline.studies.sweep import WeightCurve, summary, write_report
 from storage.engine.database import Database
 from storage.records import Metric, Study, StudyRun
 from storage.reports import StudyOffer
-from storage.tables import runs, studies, tokens
+from storage.tables.people import tokens
+from storage.tables.runs import runs, studies
 from tests.helpers.browser import chromium, find_chromium, new_page
 from tests.helpers.desk_world import add_person, serving
 from tests.helpers.recording_loop import HOSTILE, RecordingLoop, in_a_loop

@@ -9,7 +9,8 @@ import pytest
 from playwright.sync_api import expect
 
 from storage.records import Run
-from storage.tables import runs, tokens
+from storage.tables.people import tokens
+from storage.tables.runs import runs
 from tests.helpers.browser import chromium, find_chromium, new_page
 from tests.helpers.desk_world import add_person
 from tests.helpers.served_studio import served_studio

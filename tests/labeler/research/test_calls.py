@@ -13,7 +13,8 @@ import pytest
 from labeler import serving as serving_module
 from labeler.open_pages import OPEN_PAGES
 from labeler.research.team.guidelines import tab as guidelines_tab
-from storage.tables import annotators, guidelines
+from storage.tables import guidelines
+from storage.tables.people import annotators
 from tests.helpers.desk_world import add_person, make_app, serving, session_cookie, workspace
 from tests.helpers.page_calls import Page
 

@@ -17,7 +17,8 @@ from storage.engine.database import Database
 from storage.labeling import adjudication, flag_answers
 from storage.records import Annotator, Comparison, Completion, Flag, Prompt
 from storage.sides import shown_swapped
-from storage.tables import annotators, completions, prompts
+from storage.tables import completions, prompts
+from storage.tables.people import annotators
 from tests.helpers.browsed import fill
 from tests.helpers.recording_loop import HOSTILE
 from tests.helpers.research_tabs import asked_by, laid_out, pressed

@@ -18,7 +18,7 @@ from labeler.research.first_view import document
 from labeler.research.overview.tab import OverviewTab
 from storage.engine.database import Database
 from storage.records import Annotator, AnnotatorRole
-from storage.tables import annotators, tokens
+from storage.tables.people import annotators, tokens
 from tests.helpers.recording_loop import HOSTILE, RecordingLoop, in_a_loop
 from tests.helpers.research_seed import Seeding
 

@@ -19,8 +19,10 @@ from storage.audit_records import Actor, acting
 from storage.engine.database import Database
 from storage.notification_records import EVENTS, Event
 from storage.records import Annotator
-from storage.tables import annotators, audit, events, webhooks
-from storage.tables.webhooks import Attempt
+from storage.tables import audit
+from storage.tables.people import annotators
+from storage.tables.runs import events, webhooks
+from storage.tables.runs.webhooks import Attempt
 from tests.helpers.mail_server import mail_server
 from tests.helpers.receiver import Receiver, receiving
 from tests.helpers.recording_loop import HOSTILE

@@ -29,7 +29,9 @@ from storage.gate_report import GateReport
 from storage.labeling import judgments, queue
 from storage.records import Annotator, Mark, now
 from storage.reports import RewardReport, Stopped
-from storage.tables import annotators, iterations, runs, settings, snapshots, tokens
+from storage.tables import iterations, settings, snapshots
+from storage.tables.people import annotators, tokens
+from storage.tables.runs import runs
 from tests.helpers.policy_world import add_iteration, add_models
 from tests.helpers.recording_loop import HOSTILE, RecordingLoop, in_a_loop
 from tests.helpers.research_seed import Seeding, labeling_workspace

@@ -11,7 +11,8 @@ from labeler.research.tab import Cached
 from storage.engine.database import Database
 from storage.labeling import gold, judgments, queue
 from storage.records import Annotator, Iteration, Judgment
-from storage.tables import annotators, iterations, tokens
+from storage.tables import iterations
+from storage.tables.people import annotators, tokens
 from tests.helpers.recording_loop import HOSTILE, RecordingLoop
 from tests.helpers.research_seed import labeling_workspace
 from tests.helpers.research_tabs import Tabs, all_tabs, asked_by, pressed

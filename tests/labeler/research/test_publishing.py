@@ -15,7 +15,7 @@ from labeler.research import interrupted
 from labeler.research.models.publishing.tab import PublishTab
 from storage.engine.database import Database
 from storage.records import ModelVersion
-from storage.tables import tokens
+from storage.tables.people import tokens
 from tests.helpers.browser import chromium, find_chromium, new_page
 from tests.helpers.desk_world import add_person, make_app, serving, session_cookie
 from tests.helpers.model_hub import TOKEN, ModelHub, model_hub

@@ -16,7 +16,7 @@ from storage.commands import Commands
 from storage.engine.database import Database
 from storage.records import Run
 from storage.reports import Stopped
-from storage.tables import runs
+from storage.tables.runs import runs
 from tests.helpers.recording_loop import RecordingLoop
 from tests.helpers.research_seed import labeling_workspace
 from tests.helpers.research_tabs import Tabs, all_tabs

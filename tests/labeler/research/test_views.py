@@ -40,8 +40,8 @@ from storage.records import (
     RunNote,
 )
 from storage.reports import Check, LabelBudget, RewardReport, RewardVerdict, Stopped
-from storage.tables.run_resources import GpuHistory, GpuUse, ResourceHistory, ResourceUse
-from storage.tables.run_settings import Changed, changed, run_before
+from storage.tables.runs.run_resources import GpuHistory, GpuUse, ResourceHistory, ResourceUse
+from storage.tables.runs.run_settings import Changed, changed, run_before
 from tests.helpers.gate_evidence import canary_results
 from tests.helpers.recording_loop import HOSTILE
 from tests.helpers.research_seed import kl_flag

@@ -18,7 +18,7 @@ import pytest
 from labeler.security import streams
 from labeler.security.filedata import names_a_file
 from labeler.serving import private_cache
-from storage.tables import annotators
+from storage.tables.people import annotators
 from tests.helpers.desk_world import (
     ADMIN_TOKEN,
     add_person,

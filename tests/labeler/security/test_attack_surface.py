@@ -13,7 +13,7 @@ from urllib.parse import unquote
 import pytest
 from starlette.routing import Mount, Route
 
-from storage.tables import annotators, tokens
+from storage.tables.people import annotators, tokens
 from tests.helpers.desk_world import (
     ADMIN_TOKEN,
     add_person,

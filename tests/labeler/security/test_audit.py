@@ -14,7 +14,8 @@ import pytest
 from labeler.security.passwords import Refusals, hash_password
 from storage.commands import Commands
 from storage.engine.database import Database
-from storage.tables import annotators, audit, tokens
+from storage.tables import audit
+from storage.tables.people import annotators, tokens
 from tests.helpers.desk_world import (
     ADMIN_TOKEN,
     add_person,

@@ -24,7 +24,7 @@ from labeler.security.passwords import (
     hash_password,
     needs_rehash,
 )
-from storage.tables import annotators, tokens
+from storage.tables.people import annotators, tokens
 from tests.helpers.desk_world import (
     ADMIN_TOKEN,
     add_person,

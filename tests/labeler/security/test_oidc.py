@@ -25,7 +25,7 @@ from labeler.security.oidc import Provider
 from labeler.security.oidc_settings import OidcSettings, read
 from labeler.security.passwords import hash_password
 from storage.engine.database import Database
-from storage.tables import annotators, identities, tokens
+from storage.tables.people import annotators, identities, tokens
 from tests.helpers.browser import chromium, new_page, wait_for_pair
 from tests.helpers.desk_world import add_person, make_app, serving, workspace
 from tests.helpers.openid import CLIENT, SECRET, OpenId, provider

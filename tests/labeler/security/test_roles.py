@@ -15,7 +15,7 @@ from storage.engine.database import Database
 from storage.engine.workspace import JOURNAL
 from storage.labeling import judgments, queue
 from storage.records import new_id
-from storage.tables import annotators
+from storage.tables.people import annotators
 from tests.helpers.browser import chromium, new_page
 from tests.helpers.desk_browser import cookie_of
 from tests.helpers.desk_world import (

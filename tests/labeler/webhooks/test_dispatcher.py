@@ -23,7 +23,7 @@ from storage.engine.database import Database
 from storage.labeling import judgments, queue
 from storage.notification_records import Event
 from storage.records import new_id, now
-from storage.tables import events, webhooks
+from storage.tables.runs import events, webhooks
 from tests.helpers.receiver import Receiver, receiving
 from tests.helpers.storage_world import fill
 

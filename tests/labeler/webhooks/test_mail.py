@@ -18,7 +18,8 @@ from labeler.webhooks.service import Webhooks
 from storage.audit_records import Actor, acting
 from storage.engine.database import Database
 from storage.notification_records import Event, Webhook
-from storage.tables import audit, events, webhooks
+from storage.tables import audit
+from storage.tables.runs import events, webhooks
 from tests.helpers.mail_server import Mails, free_port, mail_server, self_signed
 
 QUICK = (timedelta(seconds=0.05),) * 2

@@ -24,7 +24,8 @@ from pipeline.loop.loop import Loop
 from pipeline.shaping import require_available
 from storage.commands import Commands
 from storage.engine.database import Database
-from storage.tables import iterations, runs
+from storage.tables import iterations
+from storage.tables.runs import runs
 from tests.helpers.policy_world import add_iteration
 from tests.pipeline.loop.test_retry import leave_a_checkpoint, stop
 

@@ -13,9 +13,10 @@ from pipeline.loop.loop import Loop
 from storage.engine.database import Database
 from storage.labeling import queue
 from storage.records import Annotator, Prompt
-from storage.tables import iterations, runs
+from storage.tables import iterations
 from storage.tables import prompts as stored
-from storage.tables.annotators import add
+from storage.tables.people.annotators import add
+from storage.tables.runs import runs
 
 DEMO = Config.load([CONFIGS / "demo.toml"])
 

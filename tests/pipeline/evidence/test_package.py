@@ -27,7 +27,7 @@ from storage.engine.database import Database
 from storage.errors import StorageUnavailable
 from storage.reports import to_json
 from storage.tables import models, policy_judgments
-from storage.tables.pseudonyms import key_of
+from storage.tables.people.pseudonyms import key_of
 from tests.helpers.held_out_rows import row
 from tests.helpers.research_seed import PEOPLE, Seeding
 

@@ -26,7 +26,8 @@ from storage.labeling import judgments, queue
 from storage.labeling.open_labels import open_labels
 from storage.records import Flag, Study, new_id
 from storage.reports import ExpectedGain, GateNeed, LabelBudget, Trend, from_json, to_json
-from storage.tables import audit, iterations, models, policy_judgments, studies
+from storage.tables import audit, iterations, models, policy_judgments
+from storage.tables.runs import studies
 from tests.helpers.gate_evidence import canary_results
 from tests.helpers.policy_world import add_iteration, add_models, compare
 from tests.helpers.reward_figures import write_curve

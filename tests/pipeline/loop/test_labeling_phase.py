@@ -19,7 +19,8 @@ from storage import worker_files
 from storage.engine.database import Database
 from storage.labeling import judgments, queue
 from storage.records import LEARNED_FROM, Prompt, new_id
-from storage.tables import iterations, prompts, runs, snapshots
+from storage.tables import iterations, prompts, snapshots
+from storage.tables.runs import runs
 from tests.helpers.policy_world import add_iteration, add_models, compare
 from tests.helpers.storage_world import fill
 

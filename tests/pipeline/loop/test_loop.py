@@ -21,15 +21,9 @@ from storage.labeling import judgments, model_judges, queue
 from storage.labeling.follow_ups import own_follow_ups
 from storage.records import Annotator, AnnotatorKind, Prompt, Run, Stage, new_id
 from storage.sides import shown_swapped
-from storage.tables import (
-    annotators,
-    comparisons,
-    iterations,
-    models,
-    policy_judgments,
-    prompts,
-    runs,
-)
+from storage.tables import comparisons, iterations, models, policy_judgments, prompts
+from storage.tables.people import annotators
+from storage.tables.runs import runs
 from tests.helpers.storage_world import fill
 from tests.helpers.tiny import save_tiny
 

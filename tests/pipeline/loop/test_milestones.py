@@ -8,7 +8,8 @@ from pipeline.config.sections import Config
 from pipeline.loop.loop import Loop
 from pipeline.loop.milestones import Milestones
 from storage.engine.database import Database
-from storage.tables import events, iterations, policy_judgments
+from storage.tables import iterations, policy_judgments
+from storage.tables.runs import events
 from tests.helpers.policy_world import add_iteration, add_models, compare
 
 pytestmark = pytest.mark.usefixtures("dying_workers")

@@ -30,7 +30,8 @@ from storage.records import (
     Run,
     RunNote,
 )
-from storage.tables import completions, iterations, models, prompts, run_settings, runs
+from storage.tables import completions, iterations, models, prompts
+from storage.tables.runs import run_settings, runs
 from tests.helpers.policy_world import add_iteration, add_models, compare
 from tests.helpers.tiny import save_classifier, save_tiny, tiny_tokenizer
 

@@ -17,8 +17,10 @@ from pipeline.loop.remedies import suggested
 from pipeline.ppo.metrics import red_flags
 from storage.engine.database import Database
 from storage.records import Annotator, Run, Stage
-from storage.tables import annotators, iterations, runs, tokens
-from storage.tables.run_settings import READ_BY
+from storage.tables import iterations
+from storage.tables.people import annotators, tokens
+from storage.tables.runs import runs
+from storage.tables.runs.run_settings import READ_BY
 from tests.helpers.browser import SLOW, chromium, find_chromium, new_page
 from tests.helpers.desk_world import serving
 from tests.helpers.policy_world import add_iteration, add_models, compare

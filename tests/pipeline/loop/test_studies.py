@@ -28,7 +28,8 @@ from storage.errors import Conflict
 from storage.records import ModelVersion, Run
 from storage.reports import InvalidSettings, to_json
 from storage.status import status
-from storage.tables import audit, events, iterations, models, runs, studies
+from storage.tables import audit, iterations, models
+from storage.tables.runs import events, runs, studies
 from tests.helpers.study_world import fill_for_studies, looped, until
 
 SWEEP = {"kl_weight": [0.0, 0.5], "kl_budget": 5}

@@ -18,7 +18,8 @@ from storage import worker_files
 from storage.engine.database import Database
 from storage.labeling import queue
 from storage.records import Run
-from storage.tables import iterations, models, runs
+from storage.tables import iterations, models
+from storage.tables.runs import runs
 from tests.helpers.policy_world import add_iteration, add_models, compare
 from tests.helpers.stage_inputs import give, make_job, make_prompts, tiny_models
 from tests.helpers.storage_world import fill

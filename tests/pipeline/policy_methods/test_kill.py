@@ -19,7 +19,7 @@ from pipeline.ppo.checkpoint import list_checkpoints, load_checkpoint, save_chec
 from pipeline.runs.jobs import Jobs
 from pipeline.runs.rundir import Job, RunDirectory
 from storage.records import Run
-from storage.tables import runs
+from storage.tables.runs import runs
 from tests.helpers.ppo_helpers import TIMED, assert_same_state
 from tests.helpers.stage_inputs import give, make_job, make_prompts, rows_of, tiny_models_and_reward
 from tests.helpers.worker_runs import until

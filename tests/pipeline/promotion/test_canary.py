@@ -14,7 +14,8 @@ from storage.engine.database import Database
 from storage.gate_records import CanaryResults, Evidence, StandingRuling
 from storage.gate_report import GateReport
 from storage.reports import Evaluation, from_json, to_json
-from storage.tables import events, iterations, policy_judgments
+from storage.tables import iterations, policy_judgments
+from storage.tables.runs import events
 from tests.helpers.gate_evidence import canary_results, evidence
 from tests.helpers.policy_world import add_iteration, add_models, compare
 

@@ -24,7 +24,8 @@ from storage.gate_records import Evidence
 from storage.gate_report import GateProgress, GateReport, Standing
 from storage.records import Iteration, Judgment, Run, Withdrawal, new_id, now
 from storage.reports import Evaluation, from_json, to_json
-from storage.tables import iterations, policy_judgments, runs
+from storage.tables import iterations, policy_judgments
+from storage.tables.runs import runs
 from tests.helpers.policy_world import add_iteration, add_models, add_policy, compare
 
 TWELVE_WINS = ["first"] * 12  # the fewest that settle it (test_eprocess.py)

@@ -15,7 +15,7 @@ from pipeline.runs.jobs import Jobs
 from pipeline.runs.rundir import RunDirectory
 from storage.engine.database import Database
 from storage.records import Run
-from storage.tables import runs
+from storage.tables.runs import runs
 from tests.helpers.stage_inputs import give, make_job, make_prompts, tiny_models_and_reward
 from tests.helpers.worker_runs import steps_reported, until
 

@@ -25,7 +25,8 @@ from pipeline.runs.rundir import Job, RunDirectory
 from storage.engine.database import Database
 from storage.errors import StorageUnavailable
 from storage.records import Run, now
-from storage.tables import models, runs
+from storage.tables import models
+from storage.tables.runs import runs
 
 
 def make_job(run: str = "run-1") -> Job:

@@ -23,7 +23,7 @@ from storage.engine.database import Database
 from storage.generation_records import LiveSettings
 from storage.importing.imports import import_gold, import_practice
 from storage.sides import shown_swapped
-from storage.tables import annotators
+from storage.tables.people import annotators
 from storage.tables.settings import CheckPlan, set_check_plan
 from tests.helpers.scripted_generation import Scripted
 from tests.helpers.scripted_studio import ScriptedStudio, drive, kindness

@@ -25,7 +25,8 @@ from storage.records import Annotator, now
 from storage.reports import to_json
 from storage.sides import shown_swapped
 from storage.status import status
-from storage.tables import annotators, iterations, settings
+from storage.tables import iterations, settings
+from storage.tables.people import annotators
 from tests.helpers.storage_world import fill
 
 

@@ -22,7 +22,7 @@ from storage.records import (
     new_id,
 )
 from storage.status import status
-from storage.tables import annotators
+from storage.tables.people import annotators
 from storage.tables.settings import CheckPlan, set_check_plan
 from tests.helpers.scripted_studio import (
     ScriptedStudio,

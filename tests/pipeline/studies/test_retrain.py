@@ -33,7 +33,8 @@ from storage.browsing import studies as browsing
 from storage.engine.database import Database
 from storage.errors import Conflict
 from storage.records import Judgment
-from storage.tables import iterations, policy_judgments, runs
+from storage.tables import iterations, policy_judgments
+from storage.tables.runs import runs
 from tests.helpers.retrain_world import (
     BEGUN,
     COMPARED,

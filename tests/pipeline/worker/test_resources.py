@@ -17,7 +17,7 @@ from pipeline.worker.resources import Sampler, sampled
 from storage.commands import Commands
 from storage.engine.database import Database
 from storage.records import Run
-from storage.tables import run_resources, runs
+from storage.tables.runs import run_resources, runs
 from tests.helpers.command_line import run as launch
 
 

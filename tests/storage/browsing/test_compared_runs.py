@@ -11,7 +11,8 @@ from storage.browsing.runs import MOST_COMPARED, compare, summaries
 from storage.engine.database import Database
 from storage.errors import NotFound
 from storage.records import Iteration, Metric, Run, RunNote
-from storage.tables import iterations, runs
+from storage.tables import iterations
+from storage.tables.runs import runs
 
 POLICY = Run(
     id="run-a", stage="policy", iteration=1, status="succeeded", directory="runs/run-a",

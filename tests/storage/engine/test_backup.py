@@ -40,17 +40,9 @@ from storage.records import (
     StudyRun,
     Withdrawal,
 )
-from storage.tables import (
-    annotators,
-    identities,
-    models,
-    policy_judgments,
-    runs,
-    settings,
-    studies,
-    tokens,
-    webhooks,
-)
+from storage.tables import models, policy_judgments, settings
+from storage.tables.people import annotators, identities, tokens
+from storage.tables.runs import runs, studies, webhooks
 from tests.helpers.storage_world import child, fill, outcome_of
 
 # What other modules of the project open files for is none of this test's business.

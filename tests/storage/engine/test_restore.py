@@ -29,7 +29,8 @@ from storage.engine.workspace import DATABASE, JOURNAL, LOCK, SETTINGS, WAL
 from storage.errors import NotFound, ReplacementUnfinished, StorageDamaged
 from storage.labeling import queue
 from storage.records import Run, now
-from storage.tables import runs, settings
+from storage.tables import settings
+from storage.tables.runs import runs
 from tests.helpers.fault_world import Killed, stopping
 from tests.helpers.storage_world import fill
 

@@ -13,7 +13,7 @@ from storage.engine.database import Database
 from storage.exporting import exports
 from storage.labeling import judgments, queue
 from storage.records import Annotator
-from storage.tables import annotators
+from storage.tables.people import annotators
 from tests.helpers.storage_world import fill
 
 

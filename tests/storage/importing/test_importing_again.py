@@ -17,7 +17,7 @@ from storage.importing.imports import (
     import_sft,
 )
 from storage.records import Annotator
-from storage.tables import annotators
+from storage.tables.people import annotators
 from tests.helpers.import_files import ROW, everything, judgments, reasons, total
 
 

@@ -14,7 +14,7 @@ from storage.importing.planning import plan as planning
 from storage.importing.planning.plan import Plan, plan_demonstrations, plan_prompts, plan_votes
 from storage.importing.planning.votes import Answer, Vote
 from storage.records import Completion, Outcome, Prompt, PromptRole
-from storage.tables import pseudonyms
+from storage.tables.people import pseudonyms
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 HOUR = timedelta(hours=1)

@@ -13,7 +13,7 @@ from storage.importing.imports import BadFile, import_gold, import_judgments, im
 from storage.importing.sources.registry import Origin
 from storage.labeling import gold
 from storage.records import Annotator
-from storage.tables import annotators
+from storage.tables.people import annotators
 from tests.helpers.import_files import everything
 
 SAID = """

@@ -25,7 +25,8 @@ from storage.importing.imports import (
 )
 from storage.labeling import judgments, model_judges, queue
 from storage.records import RANDOM_STREAM, WRITTEN, Annotator, Iteration, Phase, Prompt, new_id, now
-from storage.tables import annotators, iterations, policy_judgments
+from storage.tables import iterations, policy_judgments
+from storage.tables.people import annotators
 from tests.helpers.import_files import CHAT, everything, reasons, total
 from tests.helpers.judged_pairs import pair as judged_pair
 from tests.helpers.policy_world import add_iteration, add_models, compare

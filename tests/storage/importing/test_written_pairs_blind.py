@@ -14,7 +14,7 @@ from storage.importing.imports import import_judgments, import_pairs
 from storage.labeling import queue
 from storage.records import WRITTEN, Prompt, digest
 from storage.sides import shown_swapped
-from storage.tables.pseudonyms import SECRET
+from storage.tables.people.pseudonyms import SECRET
 from tests.helpers.import_files import everything, judgments, total
 from tests.storage.importing.test_written_pairs import add_people
 

@@ -16,7 +16,7 @@ from storage.exporting.exports import export
 from storage.labeling import adjudication, exclusions, judgments
 from storage.records import Annotator, Check, Flag, Judgment
 from storage.sides import shown_swapped
-from storage.tables import annotators
+from storage.tables.people import annotators
 from storage.worker_files import write_judgments_input
 from tests.helpers.storage_world import fill
 

@@ -28,7 +28,8 @@ from storage.labeling.own_figures import own_figures
 from storage.labeling.own_judgments import own_judgments
 from storage.records import CHECKS, Annotator, Judgment
 from storage.status import status
-from storage.tables import annotators, guidelines, policy_judgments, snapshots
+from storage.tables import guidelines, policy_judgments, snapshots
+from storage.tables.people import annotators
 from storage.tables.settings import CheckPlan, ask_for_practice, check_plan_of, set_check_plan
 from tests.helpers.import_files import reasons
 from tests.helpers.policy_world import add_iteration, add_models, compare

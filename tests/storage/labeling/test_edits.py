@@ -25,7 +25,8 @@ from storage.labeling.own_figures import own_figures
 from storage.labeling.own_judgments import own_judgment
 from storage.records import Annotator, Comparison, Completion, Judgment, Prompt
 from storage.status import status
-from storage.tables import annotators, completions, policy_judgments, prompts, snapshots
+from storage.tables import completions, policy_judgments, prompts, snapshots
+from storage.tables.people import annotators
 from tests.helpers.policy_world import add_iteration, add_models, compare
 from tests.helpers.storage_world import fill
 

@@ -27,14 +27,7 @@ from storage.records import (
     Prompt,
 )
 from storage.sides import shown_swapped
-from storage.tables import (
-    comparisons,
-    completions,
-    iterations,
-    models,
-    policy_judgments,
-    settings,
-)
+from storage.tables import comparisons, completions, iterations, models, policy_judgments, settings
 from storage.worker_files import judged_prompts, write_judgments_input
 from tests.helpers.storage_world import fill
 

@@ -36,7 +36,6 @@ from storage.records import (
 )
 from storage.status import status
 from storage.tables import (
-    annotators,
     comparisons,
     completions,
     iterations,
@@ -45,6 +44,7 @@ from storage.tables import (
     prompts,
     settings,
 )
+from storage.tables.people import annotators
 from tests.helpers.policy_world import add_iteration, add_models, compare
 
 KINDS = ("person", "simulated")

@@ -12,7 +12,8 @@ from storage.errors import NotFound
 from storage.labeling import judgments, queue
 from storage.labeling.queue_cache import Lease, QueueCache, QueueItem
 from storage.records import WRITTEN, Annotator, Comparison, Flag, Iteration, Judgment, Skip
-from storage.tables import annotators, iterations
+from storage.tables import iterations
+from storage.tables.people import annotators
 from tests.helpers.storage_world import fill
 
 NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)

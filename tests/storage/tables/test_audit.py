@@ -15,16 +15,10 @@ from storage.exporting import exports
 from storage.labeling import exclusions, flag_answers, gold, judgments, queue
 from storage.notification_records import EVENTS, Webhook
 from storage.records import AdjudicationRequest, Annotator, PromptEdit, StrengthRule
-from storage.tables import (
-    annotators,
-    audit,
-    guidelines,
-    policy_judgments,
-    settings,
-    tokens,
-    webhooks,
-)
-from storage.tables.webhooks import Attempt
+from storage.tables import audit, guidelines, policy_judgments, settings
+from storage.tables.people import annotators, tokens
+from storage.tables.runs import webhooks
+from storage.tables.runs.webhooks import Attempt
 from tests.helpers.policy_world import add_models
 from tests.helpers.storage_world import fill
 

@@ -9,7 +9,7 @@ from labeler.html.components import Markup
 from storage.records import ModelVersion
 from storage.reports import RewardFigures, from_json
 from storage.tables.models import MODELS
-from storage.tables.runs import method_made
+from storage.tables.runs.runs import method_made
 
 
 def tree(versions: Sequence[ModelVersion]) -> Markup:

@@ -16,7 +16,8 @@ from storage import worker_files
 from storage.engine.database import Database
 from storage.errors import NotFound
 from storage.records import ModelVersion, Run
-from storage.tables import iterations, models, runs
+from storage.tables import iterations, models
+from storage.tables.runs import runs
 from storage.wording import plural
 
 NONE_YET = components.empty(

@@ -12,7 +12,8 @@ from labeler.research.team.audit import view
 from storage.audit_records import actor
 from storage.engine.database import Database
 from storage.records import now
-from storage.tables import annotators, audit
+from storage.tables import audit
+from storage.tables.people import annotators
 
 ANY = ("Any", "")
 PERIODS = (("All", ""), ("Last 24 hours", "1"), ("Last 7 days", "7"), ("Last 30 days", "30"))

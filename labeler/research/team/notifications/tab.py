@@ -14,7 +14,7 @@ from labeler.webhooks.wording import TITLES
 from storage.engine.database import Database
 from storage.notification_records import EVENTS, EventType
 from storage.records import now
-from storage.tables import events, webhooks
+from storage.tables.runs import events, webhooks
 
 _HERE = Path(__file__).parent
 ACTIONS_JS = (_HERE / "actions.js").read_text(encoding="utf-8")

@@ -10,7 +10,7 @@ from labeler.html import components
 from labeler.html.components import Column, Markup, Tone
 from labeler.webhooks.wording import TITLES, told
 from storage.notification_records import Event, Webhook
-from storage.tables.webhooks import DeliveryCounts, ListedDelivery
+from storage.tables.runs.webhooks import DeliveryCounts, ListedDelivery
 
 _TONES: dict[str, Tone] = {"delivered": "good", "pending": "info", "failed": "bad"}
 _WEBHOOKS = (

@@ -21,7 +21,8 @@ from storage.engine.database import Database
 from storage.labeling import flag_answers, gold, judgments
 from storage.labeling.queue import midnight
 from storage.records import Annotator, AnnotatorRole, check_choice, new_id, now
-from storage.tables import annotators, settings, tokens
+from storage.tables import settings
+from storage.tables.people import annotators, tokens
 from storage.wording import plural
 
 ARTICLES: dict[AnnotatorRole, str] = {

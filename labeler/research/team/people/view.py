@@ -16,7 +16,7 @@ from storage.analysis.annotator_fit import AnnotatorEstimate
 from storage.analysis.checks import CheckResult, PracticeState
 from storage.analysis.reliability import AnnotatorFigures
 from storage.records import AnnotatorRole, as_messages
-from storage.tables.tokens import Ways
+from storage.tables.people.tokens import Ways
 from storage.wording import plural
 
 _COLUMNS = (

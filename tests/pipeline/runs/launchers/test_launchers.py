@@ -29,7 +29,7 @@ from pipeline.runs.rundir import Job, RunDirectory
 from pipeline.runs.staging import attempt
 from storage.engine.database import Database
 from storage.records import Run
-from storage.tables import runs
+from storage.tables.runs import runs
 from tests.helpers.clusters import ProcessCluster, RayNodes
 from tests.helpers.stage_inputs import make_job, rows_of, tiny_models_and_reward
 from tests.helpers.worker_runs import assert_equal_runs, fill, steps_reported, until, updated

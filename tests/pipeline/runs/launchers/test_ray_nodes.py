@@ -13,7 +13,7 @@ from pipeline.runs.jobs import Jobs
 from pipeline.runs.rundir import Job, RunDirectory
 from pipeline.worker.distributed import NODE
 from storage.engine.database import Database
-from storage.tables import runs
+from storage.tables.runs import runs
 from tests.helpers.worker_runs import assert_equal_runs, steps_reported, until, updated
 from tests.pipeline.runs.launchers import test_launchers
 from tests.pipeline.runs.launchers.test_launchers import UPDATES, ended, ppo, ray

@@ -27,7 +27,7 @@ from pipeline.worker import heartbeat, worker
 from storage.commands import Commands
 from storage.engine.database import Database
 from storage.records import Run
-from storage.tables import run_machines, runs
+from storage.tables.runs import run_machines, runs
 from tests.helpers.clusters import ROOT, ProcessCluster
 from tests.helpers.stage_inputs import make_job, tiny_models_and_reward
 from tests.helpers.worker_runs import fill, until

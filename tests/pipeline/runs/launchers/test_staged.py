@@ -31,7 +31,7 @@ from pipeline.runs.staging.store import Store
 from pipeline.worker import staged
 from storage.engine.database import Database
 from storage.records import Run
-from storage.tables import runs
+from storage.tables.runs import runs
 from tests.helpers.clusters import ProcessCluster
 from tests.helpers.stage_inputs import make_job, tiny_models_and_reward
 from tests.helpers.worker_runs import fill, numbered, steps_reported, until, updated

@@ -10,7 +10,8 @@ from storage.commands import Commands
 from storage.engine.database import Database
 from storage.errors import NotFound
 from storage.records import Run
-from storage.tables import audit, run_labels, runs
+from storage.tables import audit
+from storage.tables.runs import run_labels, runs
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from storage.records import Run, Stage
-from storage.tables import runs
+from storage.tables.runs import runs
 
 READ_BY: Mapping[Stage, tuple[str, ...]] = {
     "sft": ("model", "sft", "worker", "seed"),

@@ -17,7 +17,8 @@ from storage.engine.database import Database
 from storage.engine.transaction import Transaction
 from storage.errors import Conflict, NotFound
 from storage.records import Annotator, AnnotatorRole, new_id
-from storage.tables import settings, tokens
+from storage.tables import settings
+from storage.tables.people import tokens
 
 OWNER = "owner"
 MAX_NAME_LENGTH = 100

@@ -1,4 +1,4 @@
-"""Studies and their runs, which are apart from the loop's runs (`storage.tables.runs`)."""
+"""Studies and their runs, which are apart from the loop's runs (`storage.tables.runs.runs`)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from storage.engine.database import Database
 from storage.engine.transaction import Transaction
 from storage.errors import NotFound
 from storage.records import Metric, RunNote, Study, StudyRun
-from storage.tables import runs
+from storage.tables.runs import runs
 
 _LISTING = "SELECT * FROM studies ORDER BY created_at DESC, id"
 _RUNS = """

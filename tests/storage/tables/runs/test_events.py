@@ -12,8 +12,8 @@ from storage.errors import Conflict, NotFound
 from storage.labeling import judgments, queue
 from storage.notification_records import EVENTS, Delivery, Event, Webhook
 from storage.records import Run, RunNote, now
-from storage.tables import events, runs, webhooks
-from storage.tables.webhooks import Attempt
+from storage.tables.runs import events, runs, webhooks
+from storage.tables.runs.webhooks import Attempt
 from tests.helpers.storage_world import fill
 
 HASH = "0" * 64

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from storage.records import Run
-from storage.tables.run_settings import (
+from storage.tables.runs.run_settings import (
     Changed,
     changed,
     changed_in_all,

@@ -9,7 +9,7 @@ from storage.engine.codec import from_row
 from storage.engine.database import Database
 from storage.engine.transaction import Transaction
 from storage.records import Run, RunLabel
-from storage.tables import runs
+from storage.tables.runs import runs
 
 _OF = "SELECT * FROM run_labels WHERE run = $run"
 _ALL = "SELECT * FROM run_labels ORDER BY run"

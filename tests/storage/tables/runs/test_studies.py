@@ -7,7 +7,7 @@ import pytest
 from storage.engine.database import Database
 from storage.errors import NotFound
 from storage.records import Study, StudyKind
-from storage.tables import studies
+from storage.tables.runs import studies
 
 
 def test_the_name_of_a_study_is_answered_with_its_ids(db: Database):

@@ -16,7 +16,7 @@ from storage.engine.transaction import Transaction
 from storage.errors import Conflict, NotFound
 from storage.notification_records import PING, Delivery, DeliveryStatus, Event, EventType, Webhook
 from storage.records import digest, new_id
-from storage.tables import events
+from storage.tables.runs import events
 
 MAX_WEBHOOKS = 20
 SCHEDULE = (

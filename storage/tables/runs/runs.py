@@ -12,7 +12,7 @@ from storage.engine.codec import to_entry
 from storage.engine.database import Database
 from storage.engine.transaction import Transaction
 from storage.records import Iteration, Metric, ModelVersion, Run, RunNote, Stage
-from storage.tables import events
+from storage.tables.runs import events
 
 if TYPE_CHECKING:
     import pandas

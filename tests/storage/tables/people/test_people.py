@@ -24,16 +24,9 @@ from storage.records import (
     Run,
     now,
 )
-from storage.tables import (
-    annotators,
-    comparisons,
-    completions,
-    iterations,
-    models,
-    prompts,
-    runs,
-    tokens,
-)
+from storage.tables import comparisons, completions, iterations, models, prompts
+from storage.tables.people import annotators, tokens
+from storage.tables.runs import runs
 from tests.helpers.storage_world import fill
 
 

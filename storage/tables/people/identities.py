@@ -15,7 +15,7 @@ from storage.engine.codec import from_row
 from storage.engine.database import Database
 from storage.engine.transaction import Transaction
 from storage.records import Annotator, AnnotatorRole, LinkedIdentity, new_id
-from storage.tables import annotators, tokens
+from storage.tables.people import annotators, tokens
 
 _OWNER = """
     SELECT a.* FROM linked_identities AS i JOIN annotators AS a ON a.id = i.annotator

@@ -1,0 +1,1 @@
+"""Who uses a workspace: annotators, other sign-ins, pseudonyms and access tokens."""

@@ -1,0 +1,1 @@
+"""Runs of stages and studies: their states, events, settings and figures, and who is told."""
