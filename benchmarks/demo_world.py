@@ -32,7 +32,14 @@ from pipeline.demo import MODEL_DIR
 from pipeline.demo.corpus import prompts
 from pipeline.models.generate import Sampler
 from pipeline.models.text import ChatTokenizer, Messages
-from pipeline.reward.data import JudgedPair, split_judgments, stopping_pairs
+from pipeline.reward.data import (
+    JudgedPair,
+    Split,
+    judges_beside_people,
+    split_judgments,
+    stopping_pairs,
+)
+from pipeline.reward.judges import ground_judges
 from pipeline.reward.likelihood import OUTCOME_CODES, UNSTATED
 from pipeline.reward.members import train_members
 from pipeline.reward.quality.calibration import calibrate
@@ -268,8 +275,11 @@ def trained(
     bootstrap_seed: int = 0,
     outside: Sequence[JudgedPair] = (),
     base: Path = MODEL_DIR,
+    split: Split | None = None,
 ) -> tuple[RewardModel, EarlyStop | None]:
-    """Train a reward model on the judgments, from a policy, as the reward stage does."""
+    """Train a reward model on the judgments, from a policy, as the reward stage does.
+
+    With `split`, whose judgments to learn from they are, model judges are measured first."""
     with (
         Path(os.devnull).open("w") as nowhere,
         redirect_stdout(nowhere),  # the trainer prints every step
@@ -281,6 +291,9 @@ def trained(
             checkpoints=Path(scratch) / "checkpoints", device=torch.device("cpu"),
             bootstrap_seed=bootstrap_seed,
         )  # fmt: skip
+        if split:
+            grounded = ground_judges(training, split)
+            training, pairs = grounded.training, grounded.learned
         return train_members(training, pairs, stopping=outside)
 
 
@@ -307,7 +320,8 @@ class Fitted:
         base: Path = MODEL_DIR,
     ) -> Fitted:
         """Split, train and calibrate as the stage does; `cpu_seconds` is the training time."""
-        learned, audit_set, held_out = split_judgments(pairs, config, seed=CONFIG.seed)
+        split = split_judgments(judges_beside_people(pairs), config, seed=CONFIG.seed)
+        learned, audit_set, held_out = split
         started = time.process_time()
         model, kept = trained(
             learned,
@@ -317,6 +331,7 @@ class Fitted:
             bootstrap_seed=seed,
             outside=stopping_pairs(config, audit_set),
             base=base,
+            split=split,
         )
         spent = time.process_time() - started
         factors = calibrate(model, held_out, audit_set, scale=config.calibrate)[1].factors

@@ -269,9 +269,12 @@ class JudgedPrompt:
 
 
 def judged_prompts(db: Database, kinds: Sequence[AnnotatorKind]) -> list[JudgedPrompt]:
-    """Counts, by prompt, of the judgments that `write_judgments_input` would write, without probes:
-    the validation split does not use them."""
-    rows = db.read(_BY_PROMPT, kinds=list(kinds), stream=list(RANDOM_STREAM))
+    """Counts, by prompt, of the judgments that `write_judgments_input` would write and that measure a
+    reward model: no probes, and none by models if people gave some."""
+    for measuring in ([kind for kind in kinds if kind != "model"], list(kinds)):
+        rows = db.read(_BY_PROMPT, kinds=measuring, stream=list(RANDOM_STREAM))
+        if rows:
+            break
     return [JudgedPrompt(**row) for row in rows]
 
 

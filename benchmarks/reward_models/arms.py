@@ -32,7 +32,7 @@ class Arm(TrialArm):
     """An arm's `settings` of [reward], and how its judgments are made.
 
     The share `bad` of the annotators is bad; `careful_only` leaves their judgments out.  People
-    label the share `people` of the pairs, and `judge` labels the others, if there is one.  `routed`:
+    label the share `people` of the pairs, and `judge` labels the others, if there is one.  `joint`: the judge's slope is learned with the rewards, as a person's is.  `routed`:
     people label the pairs that the judge is least sure of.  `weighting` belongs to `shift`.
     """
 
@@ -41,6 +41,7 @@ class Arm(TrialArm):
     careful_only: bool = False
     people: float = 1.0
     judge: JudgeModel | None = None
+    joint: bool = False
     routed: bool = False
     weighting: Weighting | None = None
 

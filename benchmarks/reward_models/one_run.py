@@ -73,6 +73,8 @@ def judgments(
         by_judge = answers[by_people:]
     said = [asked.label(*pair) for pair in pairs[:by_people]] + by_judge
     found = [judged_pair(world, label, place, chat) for place, label in enumerate(said)]
+    if not arm.joint:
+        found = [replace(pair, judge=pair.annotator == judges.NAME) for pair in found]
     if arm.careful_only:
         careful = {annotator.name for annotator in people if annotator.profile == "careful"}
         found = [pair for pair in found if pair.annotator in careful]

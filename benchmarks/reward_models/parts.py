@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from benchmarks.reward_models.arms import Arm, JudgeModel, Part
 from pipeline.simulation.annotators import PLAIN
@@ -23,9 +24,9 @@ def _by_name(*arms: Arm) -> dict[str, Arm]:
     return {arm.name: arm for arm in arms}
 
 
-def _with_judge(name: str, judge: JudgeModel, *, pooled: bool = False, routed: bool = False) -> Arm:
-    settings = {"annotators": not pooled, "tie_model": "ordinal"}
-    return Arm(name=name, judge=judge, people=FEW, bad=0.25, routed=routed, settings=settings)
+def _with_judge(name: str, judge: JudgeModel, **others: Any) -> Arm:
+    settings = {"tie_model": "ordinal", **others.pop("settings", {})}
+    return Arm(name=name, judge=judge, people=FEW, bad=0.25, settings=settings, **others)
 
 
 PARTS = {
@@ -73,16 +74,18 @@ PARTS = {
     ),
     "judges": Part(
         arms=_by_name(
-            Arm(name="people-100", people=FEW, bad=0.25),
-            Arm(name="people-400", bad=0.25),
+            Arm(name="people-100", people=FEW, bad=0.25, settings={"tie_model": "ordinal"}),
+            Arm(name="people-400", bad=0.25, settings={"tie_model": "ordinal"}),
             Arm(name="sharp-alone", judge=SHARP, people=0.0),
             Arm(name="verbose-alone", judge=VERBOSE, people=0.0),
             _with_judge("sharp", SHARP),
+            _with_judge("sharp-joint", SHARP, joint=True),
             _with_judge("verbose", VERBOSE),
-            _with_judge("verbose-pooled", VERBOSE, pooled=True),
+            _with_judge("verbose-joint", VERBOSE, joint=True),
             _with_judge("verbose-routed", VERBOSE, routed=True),
             _with_judge("guessing", GUESSING),
-            _with_judge("guessing-pooled", GUESSING, pooled=True),
+            _with_judge("guessing-joint", GUESSING, joint=True),
+            _with_judge("guessing-pooled", GUESSING, joint=True, settings={"annotators": False}),
         ),
         labels=400,
         annotators=8,

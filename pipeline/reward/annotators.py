@@ -11,13 +11,14 @@ prefers the left.
 δ ~ N(0, .35²) and b ~ N(0, .3²), so annotators with few judgments stay close to average.  Answers to
 gold pairs replace this prior by the posterior given them (gold.py).  The slope
 can be negative: judgments by an annotator who confuses the buttons are as informative as others.
+Model judges beside people have fixed slopes and biases (judges.py).
 Similar models: Dawid and Skene (1979) and, for pairs, Chen et al. (2013), *Pairwise Ranking
 Aggregation in a Crowdsourced Setting*.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -35,33 +36,63 @@ _STEPS = 100
 _TOLERANCE = 1e-10
 
 
+@dataclass(frozen=True, kw_only=True)
+class GroundedJudge:
+    """How a model judge judges by the standard of people: z = slope · d + bias · s + length · Δ, where Δ
+    is the difference of the responses' lengths in tokens."""
+
+    slope: float
+    bias: float
+    length: float
+    slope_sd: float
+    """Standard error of the slope."""
+
+
 class AnnotatorEffects(nn.Module):
-    """δ and b of each annotator, learned with the rewards."""
+    """δ and b of each annotator, learned with the rewards; those of `fixed` are not learned."""
 
     prior_delta: Tensor
     prior_bias: Tensor
     prior_delta_sd: Tensor
     prior_bias_sd: Tensor
+    learned: Tensor
 
-    def __init__(self, ids: Sequence[str], prior: FittedAnnotators | None = None) -> None:
+    def __init__(
+        self,
+        ids: Sequence[str],
+        prior: FittedAnnotators | None = None,
+        *,
+        fixed: Mapping[str, GroundedJudge] | None = None,
+    ) -> None:
         super().__init__()
-        self.ids = list(ids)
+        self.ids, fixed = list(ids), fixed or {}
         prior = prior or ungrounded(len(ids))
-        self.delta = nn.Parameter(prior.delta.float())
-        self.bias = nn.Parameter(prior.bias.float())
+        delta, bias = prior.delta.tolist(), prior.bias.tolist()
+        for n, id in enumerate(self.ids):
+            if id in fixed:
+                delta[n], bias[n] = fixed[id].slope - 1, fixed[id].bias
+        self.delta = nn.Parameter(torch.tensor(delta))
+        self.bias = nn.Parameter(torch.tensor(bias))
+        learned = torch.tensor([id not in fixed for id in self.ids])
+        self.register_buffer("learned", learned, persistent=False)
         for name, value in vars(prior).items():
             self.register_buffer(f"prior_{name}", value.float(), persistent=False)
 
     def forward(self, index: Tensor) -> tuple[Tensor, Tensor]:
         """Slopes and biases (M,) of the annotators at `index` (M,)."""
-        return 1 + self.delta[index], self.bias[index]
+        learned = self.learned[index]
+        delta, bias = self.delta[index], self.bias[index]
+        return (
+            1 + torch.where(learned, delta, delta.detach()),
+            torch.where(learned, bias, bias.detach()),
+        )
 
     def penalty(self) -> Tensor:
         """The prior's negative log-density up to a constant; without gold pairs
         ½ Σ (δ/.35)² + (b/.3)²."""
         slopes = (self.delta - self.prior_delta) / self.prior_delta_sd
         biases = (self.bias - self.prior_bias) / self.prior_bias_sd
-        return (slopes.square() + biases.square()).sum() / 2
+        return ((slopes.square() + biases.square()) * self.learned).sum() / 2
 
 
 @dataclass(frozen=True, kw_only=True)

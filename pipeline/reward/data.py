@@ -40,6 +40,7 @@ class JudgedPair:
     `strength` is 1 slightly, 2 clearly, 3 much, or `likelihood.UNSTATED`.  `side` is +1 if `first`
     was on the left and −1 if it was on the right.  `audit`: the prompt has the role audit.
     `edited`: `first` is an edit of `second`, and nobody saw them as a pair: `side` is 0.
+    `judge`: by a model judge, beside judgments by people.
     `arm` is the sampling arm of the comparison.  `milliseconds` is the time from the display of the
     pair to the judgment, if it is known.
     """
@@ -58,6 +59,7 @@ class JudgedPair:
     side: int
     audit: bool = False
     edited: bool = False
+    judge: bool = False
     comparison: str = ""
     arm: Arm = "imported"
     milliseconds: int | None = None
@@ -68,8 +70,9 @@ class JudgedPair:
 
     @property
     def measures(self) -> bool:
-        """Whether a figure may use it.  Nobody saw an edit as a pair, and a researcher chose a probe."""
-        return not self.edited and self.arm != PROBE
+        """Whether a figure may use it.  Nobody saw an edit as a pair, a researcher chose a probe, and
+        people are the standard for a judge."""
+        return not self.edited and not self.judge and self.arm != PROBE
 
     @property
     def random_stream(self) -> bool:
@@ -94,7 +97,8 @@ def job_pairs(
     )
     pairs = read_pairs(directory.inputs / "judgments.parquet", chat, limits)
     edits = directory.inputs / "edits.parquet"  # written if reward.learn_from_edits is set
-    return [*pairs, *(read_pairs(edits, chat, limits) if edits.exists() else ())]
+    edited = read_pairs(edits, chat, limits) if edits.exists() else []
+    return judges_beside_people([*pairs, *edited])
 
 
 def read_pairs(path: Path, chat: ChatTokenizer, limits: LengthLimits) -> list[JudgedPair]:
@@ -132,6 +136,7 @@ def read_pairs(path: Path, chat: ChatTokenizer, limits: LengthLimits) -> list[Ju
                 side=0 if row.get("edited") else -1 if row["shown_swapped"] else 1,
                 edited=bool(row.get("edited", False)),
                 audit=row.get("prompt_role") == "audit",
+                judge=row.get("annotator_kind") == "model",
                 comparison=row.get("comparison", ""),
                 arm=row.get("arm", "imported"),
                 milliseconds=_known(row.get("milliseconds")),
@@ -140,6 +145,13 @@ def read_pairs(path: Path, chat: ChatTokenizer, limits: LengthLimits) -> list[Ju
     longest = [max(len(pair.first_ids), len(pair.second_ids)) for pair in pairs]
     names = [f"judgment {pair.judgment} of prompt {pair.prompt}" for pair in pairs]
     return [pairs[i] for i in limits.fitting(longest, names, what="judged pairs")]
+
+
+def judges_beside_people(pairs: Sequence[JudgedPair]) -> list[JudgedPair]:
+    """The judgments; without any by people, those by models are not marked as a judge's."""
+    if any(pair.measures for pair in pairs):
+        return list(pairs)
+    return [replace(pair, judge=False) for pair in pairs]
 
 
 def without_edits(pairs: Iterable[JudgedPair]) -> list[JudgedPair]:
@@ -276,11 +288,13 @@ def resolved(config: RewardConfig, pairs: Sequence[JudgedPair]) -> RewardConfig:
     """The settings with ``tie_model="auto"`` replaced by the model for these judgments.
 
     It is ordinal if at least half of the preferences state a strength and there is no margin.
-    Annotators who rarely state a strength do so in clear cases, which would bias the thresholds.
+    Annotators who rarely state a strength do so in clear cases, which would bias the thresholds;
+    model judges beside people, who never state one, do not count.
     """
     if config.tie_model != "auto":
         return config
-    strengths = [pair.strength for pair in pairs if pair.decisive and not pair.edited]
+    people = [pair for pair in pairs if not pair.judge]
+    strengths = [pair.strength for pair in people if pair.decisive and not pair.edited]
     stated = sum(strength != UNSTATED for strength in strengths)
     ordinal = strengths and 2 * stated >= len(strengths) and not config.margin
     return replace(config, tie_model="ordinal" if ordinal else "rao_kupper")
@@ -293,12 +307,14 @@ def training_rows(
     heads: int = 1,
     seed: int = 0,
     times: Sequence[float] = (),
+    lengths: Mapping[str, float] | None = None,
 ) -> list[dict[str, Any]]:
     """Rows for the trainer, without ties under ``drop``.
 
     `annotator` is an index into `annotator_ids`.  `times` are standardized response times (N,), NaN
-    or left out if they are not known.
+    or left out if they are not known.  `lengths` are annotators' preferences for a token more.
     """
+    lengths = lengths or {}
     index = {id: n for n, id in enumerate(annotator_ids(pairs))}
     return [
         {
@@ -309,6 +325,7 @@ def training_rows(
             "annotator": index[p.annotator],
             "side": float(p.side),
             "longer": float(p.first_length - p.second_length),
+            "offset": lengths.get(p.annotator, 0.0) * (p.first_length - p.second_length),
             "weights": bootstrap_weights(p.judgment, heads=heads, seed=seed),
             "time": time,
         }
@@ -348,6 +365,7 @@ _BATCHED = {
     "annotators": "annotator",
     "side": "side",
     "longer": "longer",
+    "offset": "offset",
     "weights": "weights",
     "times": "time",
 }

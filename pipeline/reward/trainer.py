@@ -8,8 +8,8 @@ squared correlation of reward and length.  members.py calls `train_network` for 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from pipeline.config.reward import RewardConfig
 from pipeline.models.devices import pick_device
 from pipeline.models.hf_trainer import ReportCallback, is_large, train, trainer_arguments
 from pipeline.models.text import ChatTokenizer
-from pipeline.reward.annotators import AnnotatorEffects, effective
+from pipeline.reward.annotators import AnnotatorEffects, GroundedJudge, effective
 from pipeline.reward.data import (
     JudgedPair,
     PairCollator,
@@ -62,7 +62,8 @@ class RewardTrainer(trl.RewardTrainer):
 
     def _set_signature_columns_if_needed(self) -> None:
         self._signature_columns = [
-            "first_ids", "second_ids", "outcome", "strength", "annotator", "side", "longer", "weights", "time",
+            "first_ids", "second_ids", "outcome", "strength", "annotator", "side", "longer", "offset",
+            "weights", "time",
         ]  # fmt: skip
 
     def get_batch_samples(self, *arguments: Any, **named: Any) -> Any:
@@ -209,7 +210,7 @@ def _effective(d: Tensor, inputs: Any, slope: Tensor | None, bias: Tensor | None
     """The argument of the tie model for reward differences d (…, N)."""
     if slope is None or bias is None:
         return d
-    return effective(d, slope, bias, inputs["side"])
+    return effective(d, slope, bias, inputs["side"]) + inputs["offset"]
 
 
 def _differences(rewards: Tensor) -> Tensor:
@@ -251,6 +252,8 @@ class Training:
     """Report progress only, no metrics."""
     gold: Sequence[GoldJudgment] = ()
     """Answers to gold pairs, which inform the slopes of annotators."""
+    judges: Mapping[str, GroundedJudge] = field(default_factory=dict)
+    """Fixed slopes and biases of model judges."""
 
     @classmethod
     def of_job(cls, job: Job, chat: ChatTokenizer, checkpoints: Path, report: Report) -> Training:
@@ -347,6 +350,7 @@ def _prepare(
         heads=network.members,
         seed=training.bootstrap_seed,
         times=times,
+        lengths={id: judge.length for id, judge in training.judges.items()},
     )
     if not all(map(math.isnan, times)):
         network.times = ResponseTimes().to(training.device)
@@ -357,7 +361,9 @@ def _prepare(
     people = annotator_ids(pairs)
     if config.annotators and len(people) > 1:
         prior = gold_prior(training.gold, people, likelihood=likelihood, ties=network.ties.values())
-        network.annotators = AnnotatorEffects(people, prior).to(training.device)
+        network.annotators = AnnotatorEffects(people, prior, fixed=training.judges).to(
+            training.device
+        )
     return rows
 
 

@@ -41,6 +41,7 @@ from pipeline.reward.data import (
     without_edits,
 )
 from pipeline.reward.gold import GoldJudgment, read_gold
+from pipeline.reward.judges import ground_judges
 from pipeline.reward.likelihood import LEARNS_THETA
 from pipeline.reward.members import train_members
 from pipeline.reward.predictions import predict
@@ -70,8 +71,10 @@ def run(job: Job, report: Report, directory: RunDirectory) -> RewardSummary | No
     judged = _measuring(pairs)
     gold = read_gold(directory.inputs)
     training = replace(Training.of_job(job, chat, directory.checkpoint, report), gold=gold)
+    grounded = ground_judges(training, split)
+    training, split = grounded.training, split._replace(learned=[*grounded.learned])
     processes = current()
-    model, stop = fit(training, split, kinds, processes)
+    model, stop = fit(training, split, [*notes_on_kinds(kinds), *grounded.notes], processes)
     epochs = stop.epoch if stop else config.epochs
     if processes.rank > 0:
         train_audit_model(training, split, epochs=epochs, processes=processes)
@@ -151,10 +154,10 @@ def prepare(
 def fit(
     training: Training,
     split: Split,
-    kinds: dict[str, dict[str, int]],
+    notes: Sequence[Note],
     processes: Peers = ALONE,
 ) -> tuple[RewardModel, EarlyStop | None]:
-    """Train the members; report held-out figures after each epoch."""
+    """Train the members; report `notes` and others before, and held-out figures after each epoch."""
     measured = split.measured
 
     def measure(model: RewardModel, step: int) -> None:
@@ -168,7 +171,7 @@ def fit(
         training.report.metrics(step, prefixed("held_out", values))
 
     notes = [
-        *notes_on_kinds(kinds),
+        *notes,
         *_notes_on_stopping(training.config, split.audit_set),
         *_notes_on_measuring(measured),
     ]

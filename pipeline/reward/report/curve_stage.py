@@ -21,6 +21,7 @@ import pandas as pd
 from pipeline.models.text import ChatTokenizer
 from pipeline.reward.data import (
     JudgedPair,
+    Split,
     job_pairs,
     split_by_prompt,
     split_for_stopping,
@@ -28,6 +29,7 @@ from pipeline.reward.data import (
     without_edits,
 )
 from pipeline.reward.gold import read_gold
+from pipeline.reward.judges import ground_judges
 from pipeline.reward.members import train_members
 from pipeline.reward.quality import held_out as table
 from pipeline.reward.quality.figures import of_stream, outcomes
@@ -68,12 +70,18 @@ def run(job: Job, report: Report, directory: RunDirectory) -> CurveSummary:
         Training.of_job(job, chat, directory.checkpoint / "model", report),
         gold=read_gold(directory.inputs),
     )
+    grounded = ground_judges(training, Split(rest, [], held_out))
+    training, rest = grounded.training, [*grounded.learned]
     for number, (order, blocks) in enumerate(plan):
         if file_of(directory.outputs, order, blocks).exists():
             continue
         kept = {(order + k) % BLOCKS for k in range(blocks)}
         learned = [pair for pair in rest if block[pair.prompt] in kept]
-        unseen = [pair for pair in without_edits(rest) if block[pair.prompt] not in kept]
+        unseen = [
+            pair
+            for pair in without_edits(rest)
+            if not pair.judge and block[pair.prompt] not in kept
+        ]
         doing = f"model {number + 1} of {len(plan)}, on {blocks / BLOCKS:.0%} of the labels"
         report.log(f"{doing}: {len(learned)} judgments")
         share = (number / len(plan), (number + 1) / len(plan))

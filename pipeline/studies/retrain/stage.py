@@ -21,6 +21,7 @@ import torch
 from pipeline.models.text import read_messages
 from pipeline.reward.data import JudgedPair, Split, stopping_pairs
 from pipeline.reward.gold import read_gold
+from pipeline.reward.judges import ground_judges
 from pipeline.reward.predictions import expected_outcome
 from pipeline.reward.quality.calibration import calibrate
 from pipeline.reward.quality.held_out import COLUMNS, judged_rows
@@ -71,7 +72,9 @@ def run(job: Job, report: Report, directory: RunDirectory) -> RetrainSummary:
     )
     training = replace(training, config=_same_epochs(training, split, kept, directory.inputs))
     report.log(f"{len(kept.learned)} of {len(split.learned)} judgments to learn from remain")
-    model, stop = fit(training, kept, {"used": {}, "left_out": {}})
+    grounded = ground_judges(training, kept)
+    kept = kept._replace(learned=[*grounded.learned])
+    model, stop = fit(grounded.training, kept, grounded.notes)
     report.progress(_TRAINED, 1, f"measuring on {len(split.held_out)} held-out judgments")
     # As if they had not been given: the scale is not fitted to judgments that are left out.
     others = [pair for pair in kept.audit_set if pair.random_stream]

@@ -36,7 +36,7 @@ def batch(outcomes: list[int], **others: torch.Tensor) -> dict[str, Any]:
     usual = {
         "input_ids": None, "attention_mask": None, "annotators": None,
         "side": torch.ones(n), "outcomes": torch.tensor(outcomes),
-        "strength": torch.zeros(n, dtype=torch.long), "longer": torch.zeros(n),
+        "strength": torch.zeros(n, dtype=torch.long), "longer": torch.zeros(n), "offset": torch.zeros(n),
     }  # fmt: skip
     return usual | others
 

@@ -243,6 +243,17 @@ def test_a_lease_of_a_models_account_keeps_nobody_off(db: Database):
     assert len(queue.lease(db, "ann", 1).pairs) == 1
 
 
+def test_people_measure_a_reward_model_that_learns_from_a_judge_too(db: Database):
+    """Without people, the judge measures it."""
+    fill(db, 2)
+    judged(db, "likes_first")
+    kinds = ("person", "model")
+    assert sum(each.judgments for each in worker_files.judged_prompts(db, kinds)) == 2
+    queue.lease(db, "ann", 1)
+    judgments.judge(db, id="j", comparison="c1-0", annotator="ann", outcome="a")
+    assert [each.judgments for each in worker_files.judged_prompts(db, kinds)] == [1]
+
+
 def test_an_export_says_who_is_a_model_or_leaves_them_out(db: Database, tmp_path: Path):
     fill(db, 2)
     judged(db, "likes_first")
