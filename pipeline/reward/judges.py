@@ -9,9 +9,12 @@ of rewards d, a judge judges by
 
 with s as in annotators.py, and the difference Δ of the responses' lengths in tokens, because judges
 prefer long responses (Dubois et al. 2024, *Length-Controlled AlpacaEval*, arXiv:2404.04475).  The three
-are fitted to the judge's judgments and stay fixed while the reward model learns, so that what a judge
-thinks of sides and lengths is not learned.  A judge that agrees with people as they agree with each other
-has slope 1.  If the slope is not surely different from 0, nothing is learned from the judge.
+are fitted to the judge's preferences and stay fixed while the reward model learns, so that what a judge
+thinks of sides and lengths is not learned.  A judge's ties are neither measured nor learned from: most
+are contradictory answers in the two orders, which have a threshold of their own.  A judge that agrees
+with people as they agree with each other has slope 1, or about 2 if it is asked in both orders, because
+consistent answers are surer.  If the slope is not surely different from 0, nothing is learned from the
+judge.
 
 The priors are N(1, 1) for the slope, and N(0, 1) for the bias and for the length, the latter per
 standard deviation of Δ: judges differ more than people do.
@@ -59,17 +62,24 @@ def ground_judges(training: Training, split: Split) -> Grounded:
     """Measure the model judges that are beside people.
 
     Nothing changes without such judges, or if `reward.annotators` is off.  A resumed stage measures
-    them again.
+    them again.  Raises ValueError if people give nothing to learn from.
     """
     judged = [pair for pair in split.learned if pair.judge]
     if not judged or not training.config.annotators:
         return Grounded(training=training, learned=split.learned)
     people = [pair for pair in split.learned if not pair.judge]
+    judged = [pair for pair in judged if pair.decisive]
     preferences = sum(pair.decisive and not pair.edited for pair in people)
+    if not preferences:
+        raise ValueError(
+            "No judgment by a person on a prompt to learn from prefers a response. Label more pairs, or "
+            'set reward.learn_from=["model"] to learn from models alone.'
+        )
     if preferences < MIN_PREFERENCES:
         message = (
             f"nothing is learned from model judges: measuring them needs {MIN_PREFERENCES} preferences "
-            f"by people to learn from, and there are {preferences}"
+            f'by people to learn from, and there are {preferences}; reward.learn_from=["model"] learns '
+            "from models alone"
         )
         note = Note(kind="warning", name="judges", message=message)
         return Grounded(training=training, learned=people, notes=[note])
@@ -77,7 +87,7 @@ def ground_judges(training: Training, split: Split) -> Grounded:
     kept = {id for id, judge in found.items() if abs(judge.slope) > SURE * judge.slope_sd}
     return Grounded(
         training=replace(training, judges=found),
-        learned=[p for p in split.learned if not p.judge or p.annotator in kept],
+        learned=[p for p in split.learned if not p.judge or (p.decisive and p.annotator in kept)],
         notes=[note_on_judges(found, kept)],
     )
 
@@ -105,7 +115,7 @@ def measured_judges(model: RewardModel, pairs: Sequence[JudgedPair]) -> dict[str
     """Each annotator of `pairs`, which the model did not learn from."""
     network = model.network
     # Neither the level nor the margin depends on the annotator.
-    likelihood = replace(network.likelihood, both_bad="tie", margin=0.0)
+    likelihood = Likelihood(tie_model="drop", both_bad="tie")
     ties = TieValues(*(torch.as_tensor(value).double().cpu() for value in network.ties.values()))
     found = {}
     for id in annotator_ids(pairs):

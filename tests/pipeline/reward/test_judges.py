@@ -10,16 +10,18 @@ import pytest
 import torch
 
 from pipeline.config.reward import RewardConfig
+from pipeline.reward import judges
 from pipeline.reward.annotators import AnnotatorEffects, GroundedJudge
 from pipeline.reward.data import (
+    Split,
     judges_beside_people,
     resolved,
     split_judgments,
     training_rows,
 )
-from pipeline.reward.judges import MIN_PREFERENCES, measured_judges
-from pipeline.reward.likelihood import FIRST, SECOND, UNSTATED, Likelihood, TieValues
-from pipeline.reward.trainer import _effective
+from pipeline.reward.judges import MIN_PREFERENCES, ground_judges, measured_judges
+from pipeline.reward.likelihood import FIRST, SECOND, TIE, UNSTATED, Likelihood, TieValues
+from pipeline.reward.trainer import Training, _effective
 from pipeline.runs.rundir import Report, RunDirectory
 from pipeline.stages import reward
 from tests.helpers.judged_pairs import pair
@@ -170,3 +172,41 @@ def test_the_stage_measures_a_judge_by_people(tmp_path: Path, people: int):
         judge = note["payload"]["judges"]["bot"]
         assert judge["slope"] < 0.5
         assert bool(learned) == (abs(judge["slope"]) > 2 * judge["slope_sd"])
+
+
+def test_only_preferences_of_a_judge_that_knows_something_are_learned_from(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Differences of rewards are ±2; *good* agrees with 9 in 10 of them, *coin* with every second one."""
+    people = [pair(FIRST, name=f"j-{n}", annotator="ann") for n in range(60)]
+    judged = [
+        pair(FIRST if (n % 20 > 1 if id == "good" else n % 4 in (0, 3)) == (n % 2 == 0) else SECOND,
+             name=f"{id}-{n}", first=str(2 if n % 2 == 0 else -2), annotator=id, judge=True)
+        for id in ("good", "coin")
+        for n in range(200)
+    ]  # fmt: skip
+    ties = [pair(TIE, name=f"tie-{n}", first="2", annotator="good", judge=True) for n in range(50)]
+    model = model_of([])
+    model.both_sides = lambda its: ([float(each.first) for each in its], [0.0] * len(its))
+    monkeypatch.setattr(judges, "_model_of_people", lambda *_: model)
+    training = Training(
+        base="", chat=None, config=RewardConfig(), checkpoints=tmp_path, report=None,  # type: ignore[arg-type]
+        device=torch.device("cpu"),
+    )  # fmt: skip
+    grounded = ground_judges(training, Split([*people, *judged, *ties], [], []))
+    kept = [each for each in judged if each.annotator == "good"]
+    assert [*grounded.learned] == [*people, *kept]
+    assert grounded.training.judges["good"].slope == pytest.approx(1.1, abs=0.15)  # ln 9 / 2
+    assert grounded.training.judges["coin"].slope == pytest.approx(0, abs=0.15)
+    (note,) = grounded.notes
+    assert note.kind == "warning"
+    assert "coin" in note.message
+    assert "(not learned from)" in note.message
+
+
+def test_people_must_give_something_to_learn_from():
+    ties = [pair(TIE, name=f"j-{n}", annotator="ann") for n in range(50)]
+    split = Split(learned=[*ties, *by_a_judge(50)], audit_set=[], held_out=[])
+    training = SimpleNamespace(config=RewardConfig())
+    with pytest.raises(ValueError, match="No judgment by a person on a prompt to learn from"):
+        ground_judges(training, split)  # type: ignore[arg-type]
