@@ -1,10 +1,11 @@
 """Is the alarm's prediction right on average?  Stored simulations, with several discounts for KL.
 
-    python -m benchmarks.kl_discount [FOLDER …] [--gain .25] [--discounts 0 .05 .1 .15]
+    python -m benchmarks.kl_discount [FOLDER …] [--gain .25] [--loss .1] [--discounts 0 .05 .1 .15]
 
 Reads the stored reports of `benchmarks.whole_loop` and others (by default all of benchmarks/results
 that have them) and trains nothing.  A policy is *healthy* if it gained at least `--gain` standard
-deviations of gold over SFT, and *over-optimized* if it lost gold; the others count in neither group.
+deviations of gold over SFT, and *over-optimized* if it lost at least `--loss`; the others count in neither
+group, because a gold gain has an error of about .1.
 For each folder, arm and iteration, prints the bias of the reward model's prediction (predicted −
 people, in points) over the healthy policies with its standard error, and how often the alarm is
 raised, at each `gate.kl_discount`.  The exit status is 1 if, with the default, the bias over the
@@ -55,6 +56,14 @@ class Policy:
         return self.gap(discount) > ALARM_Z * self.error
 
 
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """Gold gained by a healthy policy, and lost by an over-optimized one, in standard deviations."""
+
+    gain: float
+    loss: float
+
+
 def policies(folder: Path, study: str) -> Iterator[Policy]:
     """The policies of a folder of seeds; those of the ceiling have no reward model to judge."""
     for path in sorted(folder.glob("seed-*.json")):
@@ -75,12 +84,12 @@ def policies(folder: Path, study: str) -> Iterator[Policy]:
                 )
 
 
-def table(found: Sequence[Policy], gain: float, discounts: Sequence[float]) -> str:
+def table(found: Sequence[Policy], limits: Limits, discounts: Sequence[float]) -> str:
     """A row for each study, arm, iteration and group, as Markdown."""
     rows = []
     for study, arm, iteration in dict.fromkeys((p.study, p.arm, p.iteration) for p in found):
         mine = [p for p in found if (p.study, p.arm, p.iteration) == (study, arm, iteration)]
-        for group, chosen in groups(mine, gain).items():
+        for group, chosen in groups(mine, limits).items():
             if chosen:
                 kl = f"{np.mean([p.kl for p in chosen]):.1f}"
                 cells = (cell(chosen, each) for each in discounts)
@@ -96,10 +105,10 @@ def table(found: Sequence[Policy], gain: float, discounts: Sequence[float]) -> s
     return markdown(head, rows)
 
 
-def groups(found: Sequence[Policy], gain: float) -> dict[str, list[Policy]]:
+def groups(found: Sequence[Policy], limits: Limits) -> dict[str, list[Policy]]:
     return {
-        "healthy": [p for p in found if p.gain >= gain],
-        "over-optimized": [p for p in found if p.gain < 0],
+        "healthy": [p for p in found if p.gain >= limits.gain],
+        "over-optimized": [p for p in found if p.gain <= -limits.loss],
     }
 
 
@@ -110,10 +119,10 @@ def cell(found: Sequence[Policy], discount: float) -> str:
     return f"{gaps.mean():+.1f}{error}; {sum(p.alarm(discount) for p in found)}"
 
 
-def missed(found: Sequence[Policy], gain: float) -> list[str]:
+def missed(found: Sequence[Policy], limits: Limits) -> list[str]:
     """A sentence for each target that the default discount does not meet."""
     full = [p for p in found if (p.study, p.arm) == ("whole_loop", "full")]
-    healthy, lost = groups(full, gain)["healthy"], groups(found, gain)["over-optimized"]
+    healthy, lost = groups(full, limits)["healthy"], groups(found, limits)["over-optimized"]
     said = []
     if healthy:
         bias = float(np.mean([p.gap(DEFAULT) for p in healthy]))
@@ -137,14 +146,16 @@ def main() -> int:
     )
     parser.add_argument("folders", nargs="*", type=Path, help="default: the stored studies")
     parser.add_argument("--gain", type=float, default=0.25)
+    parser.add_argument("--loss", type=float, default=0.1)
     parser.add_argument("--discounts", type=float, nargs="+", default=[0, 0.05, DEFAULT, 0.15])
     args = parser.parse_args()
     named = {str(each): each for each in args.folders} or {s: RESULTS / s for s in STUDIES}
     found = [policy for study, folder in named.items() for policy in policies(folder, study)]
     if not found:
         sys.exit(f"no results in {', '.join(named)}; run benchmarks.whole_loop first")
-    print(table(found, args.gain, args.discounts))
-    return exit_status(missed(found, args.gain))
+    limits = Limits(gain=args.gain, loss=args.loss)
+    print(table(found, limits, args.discounts))
+    return exit_status(missed(found, limits))
 
 
 if __name__ == "__main__":
