@@ -27,7 +27,7 @@ def judged(judge: JudgeModel, world: World, first: int, second: int) -> Label:
 def _answer(judge: JudgeModel, world: World, left: int, right: int) -> int:
     """1 for the left, −1 for the right, 0 for a tie."""
     words = np.array([len(world.texts[n].split()) for n in (left, right)])
-    longer = judge.verbosity * words / word_spread(world)
+    longer = judge.verbosity * words / word_spread(world) if judge.verbosity else np.zeros(2)
     mind = SimulatedAnnotator(
         name=NAME, profile="careful", slope=1.0, tie=PLAIN.tie, left_bias=judge.left_bias
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -22,10 +23,13 @@ from benchmarks.demo_world import (
 )
 from benchmarks.pandalm_compare import ARMS, PARTS, Votes, majorities, split_votes
 from benchmarks.pandalm_compare import run_arm as run_votes
+from benchmarks.reward_models import judges
 from benchmarks.reward_models.measures import Fresh, auc, log_loss
+from benchmarks.reward_models.one_run import judgments, run_arm
 from benchmarks.reward_models.parts import PARTS as REWARD_PARTS
-from benchmarks.reward_models.parts import judgments, run_arm
+from benchmarks.reward_models.parts import SHARP
 from benchmarks.reward_models.report import wanted_annotators, wanted_ties
+from benchmarks.reward_models.shift import densities, effective_number, shares
 from benchmarks.seeds import run_seeds
 from pipeline.demo import MODEL_DIR
 from pipeline.demo.corpus import prompts
@@ -125,12 +129,46 @@ def test_arms_of_a_seed_get_the_same_judgments_unless_annotators_differ(world, c
         name: population(part.annotators, bad=arm.bad, seed=world.seed)
         for name, arm in part.arms.items()
     }
-    said = {name: judgments(world, people[name], 12, chat) for name in part.arms}
+    said = {name: judgments(arm, world, people[name], 12, chat) for name, arm in part.arms.items()}
+    oracle = said.pop("oracle-30")
+    bad = {each.name for each in people["oracle-30"] if each.profile != "careful"}
+    assert oracle == [each for each in said["joint-30"] if each.annotator not in bad]
     assert said["pooled-30"] == said["joint-30"]
     assert said["pooled-0"] == said["joint-0"]
     assert said["pooled-0"] != said["pooled-30"]
     assert sum(a.profile != "careful" for a in people["joint-30"]) == 6  # 30% of 20
     assert all(a.profile == "careful" for a in people["joint-0"])
+
+
+def test_people_label_what_a_judge_is_not_sure_of(world, chat):
+    sharp = REWARD_PARTS["judges"].arms["sharp"]
+    arms = {"sharp": sharp, "routed": replace(sharp, routed=True)}
+    people = population(8, bad=0.25, seed=world.seed)
+    asked = world.random_pairs(12, chat)
+    told = {pair: judges.judged(SHARP, world, *pair).outcome for pair in asked}
+    unsure = [pair for pair in asked if told[pair] == TIE]
+    assert 3 < len(unsure) < 12
+
+    def pairs_of(arm: str, *, judge: bool) -> list[tuple[int, int]]:
+        found = judgments(arms[arm], world, people, 12, chat)
+        assert all(each.judge == (each.annotator == judges.NAME) for each in found)
+        return [(int(each.first), int(each.second)) for each in found if each.judge == judge]
+
+    assert pairs_of("sharp", judge=False) == asked[:3]
+    assert pairs_of("sharp", judge=True) == asked[3:]
+    assert pairs_of("routed", judge=False) == unsure[:3]
+    assert sorted(pairs_of("routed", judge=True)) == sorted({*asked} - {*unsure[:3]})
+
+
+def test_the_density_of_the_best_of_four_by_hand(world):
+    """P(rank k) = (k⁴ − (k − 1)⁴) / 256, four times of which is the density: 1, 15, 65, 175 of 64."""
+    rewards = [3.0, 1.0, 2.0, 4.0] * (len(world.texts) // 4)
+    found = densities(SimpleNamespace(model=lambda *_: rewards), world)
+    assert found[:4].tolist() == [65 / 64, 1 / 64, 15 / 64, 175 / 64]
+    assert found.mean() == pytest.approx(1)
+    # Pairs (0, 1) and (0, 3) weigh 65 · 1 and 65 · 175, so shares 1/176 and 175/176.
+    assert shares([(0, 1), (0, 3)], found).tolist() == pytest.approx([1 / 176, 175 / 176])
+    assert effective_number([(0, 1), (0, 3)], found) == pytest.approx(176**2 / (1 + 175**2))
 
 
 def test_auc_by_hand():
@@ -274,7 +312,11 @@ def test_a_setting_that_is_none_is_refused(chosen):
     assert reward_settings(["epochs=3", "tie_model=half"]).epochs == 3.0
 
 
-EVERY_ARM = [(name, arm) for name, part in REWARD_PARTS.items() for arm in part.arms]
+EVERY_ARM = [
+    (name, arm)
+    for name in ("ties", "annotators", "times", "anchors")
+    for arm in REWARD_PARTS[name].arms
+]
 
 
 @pytest.mark.slow
