@@ -6,11 +6,11 @@ timer refreshes the header above the pages.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import gradio as gr
-from gradio.blocks import Block
 
 from labeler.html import formulas
 from labeler.html.components import render
@@ -192,10 +192,6 @@ def build(
     return blocks
 
 
-_SESSIONS = 1_000
-"""Browser sessions whose open section is known."""
-
-
 def _refresh(tabs: Mapping[gr.Tab, Tab]) -> None:
     """Refresh each section when it is opened and, if it has a timer, while it is open."""
     timers = {
@@ -204,32 +200,16 @@ def _refresh(tabs: Mapping[gr.Tab, Tab]) -> None:
         if tab.every is not None
     }
 
-    latest: dict[str | None, gr.Tab] = {}  # by browser session, the newest last
-
-    def opening(opened: gr.Tab) -> Callable[..., Updates]:
+    def opening(tab: Tab) -> Callable[..., Updates]:
         def open_tab(request: gr.Request, *values: object) -> Updates:
-            session = request.session_hash
-            latest.pop(session, None)
-            latest[session] = opened
-            if len(latest) > _SESSIONS:
-                latest.pop(next(iter(latest)), None)
-            updates = tabs[opened].refresh_for(caller(request), *values)
-            # Answers may arrive in another order than clicks: each says which section is open now.
-            current = latest.get(session, opened)
-            switched: dict[Block, object] = {
-                timer: gr.Timer(active=block is current) for block, timer in timers.items()
-            }
-            return updates | switched
+            return tab.refresh_for(caller(request), *values)
 
         return open_tab
 
     for block, tab in tabs.items():
-        on(
-            block.select,
-            opening(block),
-            tab.inputs,
-            [*tab.outputs, *timers.values()],
-            access="viewer",
-        )
+        on(block.select, opening(tab), tab.inputs, tab.outputs, access="viewer")
+        # In the browser, where selections keep their order: answers of the server may not.
+        switched = [{"__type__": "update", "active": each is block} for each in timers]
+        block.select(None, None, [*timers.values()], js=f"() => {json.dumps(switched)}")
         if block in timers:
             on(timers[block].tick, tab.refresh, tab.inputs, tab.outputs, access="viewer")
