@@ -38,6 +38,7 @@ from pipeline.reward.quality.calibration import calibrate
 from pipeline.reward.quality.reliability import judged_by_rewards
 from pipeline.reward.scoring import RewardModel
 from pipeline.reward.trainer import Training
+from pipeline.runs.peers import ALONE, Peers
 from pipeline.runs.rundir import Note
 
 MIN_PREFERENCES = 40
@@ -58,17 +59,19 @@ class Grounded:
     notes: Sequence[Note] = ()
 
 
-def ground_judges(training: Training, split: Split) -> Grounded:
+def ground_judges(training: Training, split: Split, processes: Peers = ALONE) -> Grounded:
     """Measure the model judges that are beside people.
 
     Nothing changes without such judges, or if `reward.annotators` is off.  A resumed stage measures
-    them again.  Raises ValueError if people give nothing to learn from.
+    them again.  The first of several `processes` measures them for all; a collective call.  Raises
+    ValueError if people give nothing to learn from.
     """
-    judged = [pair for pair in split.learned if pair.judge]
-    if not judged or not training.config.annotators:
+    if not training.config.annotators or not any(pair.judge for pair in split.learned):
         return Grounded(training=training, learned=split.learned)
     people = [pair for pair in split.learned if not pair.judge]
-    judged = [pair for pair in judged if pair.decisive]
+    judged = [pair for pair in split.learned if pair.judge and pair.decisive]
+    if not judged:
+        return Grounded(training=training, learned=people)
     preferences = sum(pair.decisive and not pair.edited for pair in people)
     if not preferences:
         raise ValueError(
@@ -83,7 +86,10 @@ def ground_judges(training: Training, split: Split) -> Grounded:
         )
         note = Note(kind="warning", name="judges", message=message)
         return Grounded(training=training, learned=people, notes=[note])
-    found = measured_judges(_model_of_people(training, people, split), judged)
+    found: dict[str, GroundedJudge] = {}
+    if processes.rank == 0:
+        found = measured_judges(_model_of_people(training, people, split), judged)
+    found = processes.gather(found)[0]
     kept = {id for id, judge in found.items() if abs(judge.slope) > SURE * judge.slope_sd}
     return Grounded(
         training=replace(training, judges=found),
@@ -114,7 +120,6 @@ def _model_of_people(training: Training, people: Sequence[JudgedPair], split: Sp
 def measured_judges(model: RewardModel, pairs: Sequence[JudgedPair]) -> dict[str, GroundedJudge]:
     """Each annotator of `pairs`, which the model did not learn from."""
     network = model.network
-    # Neither the level nor the margin depends on the annotator.
     likelihood = Likelihood(tie_model="drop", both_bad="tie")
     ties = TieValues(*(torch.as_tensor(value).double().cpu() for value in network.ties.values()))
     found = {}

@@ -71,9 +71,9 @@ def run(job: Job, report: Report, directory: RunDirectory) -> RewardSummary | No
     judged = _measuring(pairs)
     gold = read_gold(directory.inputs)
     training = replace(Training.of_job(job, chat, directory.checkpoint, report), gold=gold)
-    grounded = ground_judges(training, split)
-    training, split = grounded.training, split._replace(learned=[*grounded.learned])
     processes = current()
+    grounded = ground_judges(training, split, processes)
+    training, split = grounded.training, split._replace(learned=[*grounded.learned])
     model, stop = fit(training, split, [*notes_on_kinds(kinds), *grounded.notes], processes)
     epochs = stop.epoch if stop else config.epochs
     if processes.rank > 0:
