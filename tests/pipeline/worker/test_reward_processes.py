@@ -35,7 +35,7 @@ def reported(directory: RunDirectory) -> list[tuple[int, dict[str, float]]]:
     return [(e["step"], e["values"]) for e in events(directory) if e["kind"] == "metrics"]
 
 
-def assert_same_model(one: RunDirectory, other: RunDirectory) -> None:
+def assert_same_weights(one: RunDirectory, other: RunDirectory) -> None:
     """Every file of weights, of all members and of the audit model, bit for bit."""
     found = sorted(path.relative_to(one.model) for path in one.model.rglob("*.safetensors"))
     assert len(found) == len({*other.model.rglob("*.safetensors")})
@@ -44,6 +44,11 @@ def assert_same_model(one: RunDirectory, other: RunDirectory) -> None:
         mine, theirs = load_file(one.model / path), load_file(other.model / path)
         assert mine.keys() == theirs.keys()
         assert all(torch.equal(mine[name], theirs[name]) for name in mine), path
+
+
+def assert_same_model(one: RunDirectory, other: RunDirectory) -> None:
+    """The weights, the summary and the held-out predictions."""
+    assert_same_weights(one, other)
     mine, theirs = ({**(each.result() or {})} for each in (one, other))
     del mine["seconds"], theirs["seconds"]
     assert theirs == mine
@@ -69,6 +74,33 @@ def test_two_processes_make_the_model_that_one_makes(
     assert "LOCAL_RANK" not in os.environ
     assert reported(done[1]) == reported(done[0])
     assert_same_model(*done)
+
+
+def test_two_processes_measure_a_judge_once(models: dict[str, str], tmp_path: Path):
+    rows = make_judgments(160, prompts=40)
+    for n, row in enumerate(rows):
+        by_model = n >= 110
+        row["annotator"] = "bot" if by_model else f"a-{n % 2}"
+        row["annotator_kind"] = "model" if by_model else "person"
+    done = []
+    for count in (1, 2):
+        job = make_job(
+            "reward",
+            models,
+            worker__processes=count,
+            reward__members=2,
+            reward__epochs=2,
+            reward__held_out_share=0.35,
+        )
+        directory = reward_run(tmp_path / str(count), job)
+        give(directory, "judgments.parquet", rows)
+        done.append(directory)
+        assert work(directory) == 0, directory.failure()
+    notes = [[e for e in events(each) if e.get("name") == "judges"] for each in done]
+    assert len(notes[0]) == len(notes[1]) == 1
+    assert notes[1][0]["payload"] == notes[0][0]["payload"]
+    assert [*notes[0][0]["payload"]["judges"]] == ["bot"]
+    assert_same_weights(*done)  # estimates of annotators differ by rounding
 
 
 def test_cancelled_and_killed_it_resumes_to_the_same_model(models: dict[str, str], tmp_path: Path):
