@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-from storage import lineage, worker_files
+from storage import worker_files
 from storage.arguments import check_arguments
 from storage.audit_records import Actor, acting
 from storage.browsing.commands import data_commands
@@ -28,7 +28,8 @@ from storage.importing.files.long_rows import TooLong
 from storage.importing.request import IMPORTERS, ImportRequest, run_import
 from storage.importing.sheet import ImportReport
 from storage.labeling import flag_answers, gold, judgments, model_judges
-from storage.lineage_graph import lineage_graph, render_graph
+from storage.lineage import tree
+from storage.lineage.graph import lineage_graph, render_graph
 from storage.records import (
     Annotator,
     AnnotatorKind,
@@ -117,8 +118,8 @@ class Commands:
         return to_json(result) if dataclasses.is_dataclass(result) else result
 
     def _lineage(self, policy: str) -> dict[str, Any]:
-        found = lineage.lineage(self._db, policy)
-        return {"lineage": to_json(found), "text": lineage.render(found)}
+        found = tree.lineage(self._db, policy)
+        return {"lineage": to_json(found), "text": tree.render(found)}
 
     def _lineage_graph(self) -> dict[str, Any]:
         found = lineage_graph(self._db)

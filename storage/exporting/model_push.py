@@ -16,7 +16,6 @@ from pathlib import Path
 
 from huggingface_hub import CommitOperationAdd, HfApi
 
-from storage import lineage
 from storage.analysis.agreement import agreement
 from storage.control import Control
 from storage.engine.database import Database
@@ -25,6 +24,7 @@ from storage.exporting import card_evidence
 from storage.exporting.hub_calls import check_repository, check_token, hub_calls
 from storage.exporting.model_card import REPOSITORY, CardFacts, card
 from storage.gate_report import GateReport, Standing
+from storage.lineage import tree
 from storage.records import ModelVersion
 from storage.reports import Evaluation, RewardReport, RewardVerdict, from_json
 from storage.tables import audit, iterations, models
@@ -82,7 +82,7 @@ def pushable(db: Database) -> list[ModelVersion]:
 def plan(db: Database, verdicts: Verdicts, model: str, *, repository: str = REPOSITORY) -> PushPlan:
     """What a push to `repository` would upload.  NotFound for an unknown model, ValueError for one without files."""
     versions = {version.id: version for version in models.listing(db)}
-    version = versions[lineage.find_model(versions, model)]
+    version = versions[tree.find_model(versions, model)]
     folder = _folder(db, version)
     if folder is None:
         raise ValueError(
@@ -215,7 +215,7 @@ def _known(db: Database, model: str | None) -> ModelVersion | None:
 
 
 def _facts(db: Database, verdicts: Verdicts, version: ModelVersion, folder: Path) -> CardFacts:
-    tree = lineage.lineage(db, version.id)  # which takes a snapshot of its own
+    ancestry = tree.lineage(db, version.id)  # which takes a snapshot of its own
     with db.snapshot():
         known = models.listing(db)
         policies = [each.id for each in known if each.role == "policy"]
@@ -226,7 +226,7 @@ def _facts(db: Database, verdicts: Verdicts, version: ModelVersion, folder: Path
         earlier = policies[: policies.index(version.id)] if policy else []
         return CardFacts(
             base=_base(db),
-            lineage=lineage.render(tree),
+            lineage=tree.render(ancestry),
             networks=_networks(folder),
             names={each.id: each.name for each in known},
             previous=earlier[-1] if earlier else None,

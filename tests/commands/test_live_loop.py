@@ -22,7 +22,7 @@ from pipeline.config.sections import CONFIGS
 from pipeline.demo.corpus import shipped_prompts
 from pipeline.simulation.preference import score
 from storage.engine.database import Database
-from storage.lineage import lineage
+from storage.lineage.tree import lineage
 from storage.records import LIVE, RANDOM_STREAM
 from storage.reports import LoopState, from_json
 from storage.tables import models, policy_judgments

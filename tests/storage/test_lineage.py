@@ -12,8 +12,8 @@ import pytest
 from storage.browsing.pair import pair_in_full
 from storage.engine.database import Database
 from storage.errors import NotFound
-from storage.lineage import LineageNode, lineage, render
-from storage.lineage_graph import lineage_graph, render_graph
+from storage.lineage.graph import lineage_graph, render_graph
+from storage.lineage.tree import LineageNode, lineage, render
 from storage.records import (
     Annotator,
     Comparison,

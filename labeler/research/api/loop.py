@@ -9,12 +9,13 @@ from fastapi import APIRouter, Body, Query, Request
 
 from labeler.ports import Loop
 from labeler.research.api.bodies import PREFIX, Overrides, Text, Word, person
-from storage import lineage, worker_files
+from storage import worker_files
 from storage.commands import Commands
 from storage.engine.database import Database
 from storage.errors import Conflict
 from storage.gate_report import GateReport, ModelBoard, Standing
-from storage.lineage_graph import LineageGraph, lineage_graph
+from storage.lineage import tree
+from storage.lineage.graph import LineageGraph, lineage_graph
 from storage.records import RunLabel
 from storage.reports import RewardReport, Stopped
 from storage.status import Status, status
@@ -104,8 +105,8 @@ def loop_routes(db: Database, loop: Loop, commands: Commands) -> list[APIRouter]
 
     @routes.get("/lineage/{policy}")
     def shaped(policy: str) -> dict[str, Any]:
-        found = lineage.lineage(db, policy)
-        return {"lineage": asdict(found), "text": lineage.render(found)}
+        found = tree.lineage(db, policy)
+        return {"lineage": asdict(found), "text": tree.render(found)}
 
     return [routes, _training_routes(db, loop)]
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from labeler.research.models.lineage.graph import HEIGHT, draw
-from storage.lineage_graph import GraphEdge, GraphNode, LineageGraph
+from storage.lineage.graph import GraphEdge, GraphNode, LineageGraph
 
 
 def chain(iterations: int) -> LineageGraph:

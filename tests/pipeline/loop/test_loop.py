@@ -15,10 +15,11 @@ from pipeline.config.sections import Config
 from pipeline.loop.loop import Loop
 from pipeline.runs import process
 from pipeline.runs.rundir import RunDirectory
-from storage import lineage, worker_files
+from storage import worker_files
 from storage.engine.database import Database
 from storage.labeling import judgments, model_judges, queue
 from storage.labeling.follow_ups import own_follow_ups
+from storage.lineage import tree
 from storage.records import Annotator, AnnotatorKind, Prompt, Run, Stage, new_id
 from storage.sides import shown_swapped
 from storage.tables import comparisons, iterations, models, policy_judgments, prompts
@@ -184,7 +185,7 @@ def test_a_whole_iteration_survives_a_killed_worker(db: Database, loop: Loop) ->
     said = db.read("SELECT message FROM run_notes WHERE name = 'selection' ORDER BY seq")
     assert any("there is no reward model yet" in row["message"] for row in said)
     assert any("pairs that 4 members scored" in row["message"] for row in said)
-    told = lineage.render(lineage.lineage(db, "policy-1"))
+    told = tree.render(tree.lineage(db, "policy-1"))
     assert "reward-1" in told
     assert "19" in told  # judgments
 

@@ -16,7 +16,7 @@ from storage.generation_records import ReplyEnd
 from storage.importing.imports import import_judgments
 from storage.labeling import judgments, live, queue
 from storage.labeling.live import NextTurn, SampledReply
-from storage.lineage import lineage
+from storage.lineage.tree import lineage
 from storage.records import LIVE, RANDOM_STREAM, Comparison, Message, Prompt, new_id, now
 from storage.sides import shown_swapped
 from storage.status import status

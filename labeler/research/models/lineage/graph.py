@@ -1,4 +1,4 @@
-"""The graph of `storage.lineage_graph` as HTML: links in rows of iterations, with lines behind them.
+"""The graph of `storage.lineage.graph` as HTML: links in rows of iterations, with lines behind them.
 
 The SVG has only lines, because it stretches with the page; the nodes are links in a list, which a
 keyboard and a screen reader follow in order.  Pure functions.
@@ -12,7 +12,7 @@ from urllib.parse import urlencode
 
 from labeler.html import components
 from labeler.html.components import Markup
-from storage.lineage_graph import VERBS, GraphEdge, GraphNode, LineageGraph, NodeKind, describe
+from storage.lineage.graph import VERBS, GraphEdge, GraphNode, LineageGraph, NodeKind, describe
 
 COLUMNS: Sequence[tuple[str, Sequence[NodeKind]]] = (
     ("Pairs", ("pairs",)),

@@ -11,10 +11,10 @@ from labeler.html.components import render
 from labeler.research.models.lineage import view as lineage_view
 from labeler.research.models.lineage.graph import draw
 from labeler.research.tab import Tab, Updates, heading_slot, html_slot, on
-from storage import lineage
 from storage.engine.database import Database
 from storage.errors import NotFound
-from storage.lineage_graph import lineage_graph
+from storage.lineage import tree
+from storage.lineage.graph import lineage_graph
 from storage.tables import models
 
 _HERE = Path(__file__).parent
@@ -59,6 +59,6 @@ class LineageTab(Tab):
         if model is None:
             return render(components.empty("No models yet", "The first one is the SFT reference."))
         try:
-            return render(components.preformatted(lineage.render(lineage.lineage(self._db, model))))
+            return render(components.preformatted(tree.render(tree.lineage(self._db, model))))
         except NotFound as error:
             return render(components.note("warn", "The lineage is unknown.", str(error)))
