@@ -192,6 +192,15 @@ def build(
     return blocks
 
 
+_SWITCH = """
+() => {
+  const open = document.querySelector("#sections [role=tab][aria-selected=true]").textContent.trim();
+  return %s.map((section) => ({ __type__: "update", active: section === open }));
+}
+"""
+"""Starts the timer of the open section and stops the others; their names are in the order of outputs."""
+
+
 def _refresh(tabs: Mapping[gr.Tab, Tab]) -> None:
     """Refresh each section when it is opened and, if it has a timer, while it is open."""
     timers = {
@@ -206,10 +215,10 @@ def _refresh(tabs: Mapping[gr.Tab, Tab]) -> None:
 
         return open_tab
 
+    switch = _SWITCH % json.dumps([block.label for block in timers])
     for block, tab in tabs.items():
+        # In the browser, and by what it shows: events and answers may arrive in any order.
+        block.select(None, None, [*timers.values()], js=switch)
         on(block.select, opening(tab), tab.inputs, tab.outputs, access="viewer")
-        # In the browser, where selections keep their order: answers of the server may not.
-        switched = [{"__type__": "update", "active": each is block} for each in timers]
-        block.select(None, None, [*timers.values()], js=f"() => {json.dumps(switched)}")
         if block in timers:
             on(timers[block].tick, tab.refresh, tab.inputs, tab.outputs, access="viewer")

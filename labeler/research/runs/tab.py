@@ -34,6 +34,14 @@ NO_RUN = components.empty(
     "The loop's runs appear here: first sampling, then the reward model, the policy and the evaluation.",
 )
 
+_FROM_CARD = """
+() => {
+  const run = document.querySelector("#run-card .ks-run");
+  return [run?.dataset.name ?? "", run?.dataset.note ?? ""];
+}
+"""
+"""Name and note of the run on the card."""
+
 
 class RunsTab(Tab):
     """`retry` opens the Overview page, where a stopped stage is retried with other settings.
@@ -64,6 +72,7 @@ class RunsTab(Tab):
             on(button.click, press, self.inputs, [self.answer, *self.outputs])
         described = [*self.inputs, *self.describing]
         on(self.save.click, self._describe, described, [self.answer, *self.outputs])
+        self.about.expand(None, None, self.describing, js=_FROM_CARD)
         on(self.choice.input, self.refresh, self.inputs, self.outputs, access="viewer")
         self.choice.change(None, [self.choice], js="run => window.kitestringRun(run)")
         self.loaded = [self.choice]
@@ -86,10 +95,8 @@ class RunsTab(Tab):
             self.retry = gr.Button("Retry with changes …", visible=False, elem_id="go-retry")
         self.answer = html_slot(elem_id="run-answer")
         self.card = html_slot(elem_id="run-card")
-        with (
-            gr.Accordion("Name and note", open=False, elem_classes="ks-acts"),
-            gr.Column(elem_classes="ks-panel"),
-        ):
+        self.about = gr.Accordion("Name and note", open=False, elem_classes="ks-acts")
+        with self.about, gr.Column(elem_classes="ks-panel"):
             self.name = gr.Textbox(
                 label="Name", max_lines=1, max_length=MAX_RUN_NAME, elem_id="run-name"
             )
@@ -177,7 +184,8 @@ class RunsTab(Tab):
             updates[self.settings] = render(
                 runs_view.run_settings(run, run_settings.run_before(listed, run), changed)
             )
-        if now_seen["label"] != seen.get("label"):
+        # The first values are those of the card: an answer may come after somebody has begun to type.
+        if seen.get("label") not in (None, now_seen["label"]):
             updates |= {self.name: label.name, self.note: label.note}
         if now_seen["log"] != seen.get("log"):
             updates[self.log] = render(components.preformatted(log, empty_text="The log is empty."))

@@ -299,8 +299,11 @@ def card(
     if named:
         detail.insert(0, STAGE_LABELS[run.stage])
     head = Markup(
-        '<div class="ks-run"><b>{}</b>{}{}<span class="ks-detail ks-mono ks-run-id">{}</span></div>'
+        '<div class="ks-run" data-name="{}" data-note="{}"><b>{}</b>{}{}'
+        '<span class="ks-detail ks-mono ks-run-id">{}</span></div>'
     ).format(
+        named,
+        label.note if label else "",
         named or STAGE_LABELS[run.stage],
         components.badge(status, status_tone, dot=run.status == "running"),
         components.detail(" · ".join(detail)),

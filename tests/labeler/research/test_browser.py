@@ -604,6 +604,27 @@ def test_runs_are_compared_and_the_address_names_them(browser, world):
         expect(charts).to_have_count(3)
 
 
+def test_only_the_section_in_view_is_refreshed_whichever_was_selected_last(browser, world):
+    """Gradio may select the first section as well when the address names another one, in any order."""
+    world.seeding.run(27, "policy", "failed")
+    with research_page(browser, world) as page:
+        page.goto(f"{world.server.url}/research/?tab=runs")
+        expect(page.locator("#run-card")).to_contain_text("iteration 27")
+        switches = page.evaluate(
+            """() => gradio_config.dependencies
+              .filter((each) => each.js && each.targets.some(([, event]) => event === "select"))
+              .map((each) => eval(each.js)().map((update) => update.active))"""
+        )
+        assert len(switches) > 12
+        assert {tuple(each) for each in switches} == {(False, True, False, False, False, False)}
+        world.seeding.run(28, "policy", "failed")
+        expect(page.locator("#run-card")).to_contain_text("iteration 28")
+        page.get_by_role("link", name="Studies").click()
+        world.seeding.run(29, "policy", "failed")
+        page.wait_for_timeout(5_000)  # two periods of the timer
+        expect(page.locator("#run-card")).not_to_contain_text("iteration 29")
+
+
 def test_a_run_gets_a_name_and_the_filters_are_in_the_address(browser, world):
     world.seeding.run(17, "policy", "failed")
     world.seeding.run(18, "policy", "succeeded")
@@ -618,6 +639,10 @@ def test_a_run_gets_a_name_and_the_filters_are_in_the_address(browser, world):
         expect(page.locator("#run-card")).to_contain_text("diverged after 40 updates")
         described = run_labels.of(world.db, "run-17-policy")
         assert (described.name, described.researcher) == ("higher <b>β</b>", "researcher")
+        page.reload()
+        page.get_by_role("button", name="Name and note").click()
+        expect(page.get_by_label("Name", exact=True)).to_have_value("higher <b>β</b>")
+        expect(page.get_by_label("Note", exact=True)).to_have_value("diverged after 40 updates")
 
         page.goto(f"{world.server.url}/research/?tab=runs&section=compare")
         table = page.locator("#compare tbody tr")
