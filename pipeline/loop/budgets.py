@@ -18,6 +18,7 @@ from storage.labeling.open_labels import open_labels
 from storage.records import Iteration
 from storage.reports import ExpectedGain, LabelBudget
 from storage.tables import iterations, models, policy_judgments
+from storage.tables.runs import runs
 
 FRESH = 5.0
 """Seconds after which a budget is read again even if nothing was stored: a learning curve is a file."""
@@ -47,7 +48,9 @@ class Budgets:
 
     def get(self, current: Iteration | None, config: Config) -> LabelBudget:
         """The budget of `current`, the newest iteration."""
-        asked = (current, config)
+        # A run that was started changes the answer of a kept budget, too.
+        trained = runs.newest(self._db, current.number, "reward") if current else None
+        asked = (current, config, trained and trained.id)
         with self._lock:
             if self._known is not None:
                 known, committed, until, slow, budget = self._known

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 
 from commands.studio import Studio
 from pipeline.config.sections import Config
+from pipeline.loop import budgets
 from pipeline.loop.loop import Loop
 from pipeline.runs import jobs
 from pipeline.runs.rundir import Report, RunDirectory
@@ -101,7 +103,8 @@ def test_a_full_disk_is_said_before_labeling_is_left(
 
 
 @pytest.mark.usefixtures("dying_workers")
-def test_training_by_itself_waits_until_it_can(world: Database):
+def test_training_by_itself_waits_until_it_can(world: Database, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(budgets, "SLOW", math.inf)
     config = Config().override({"labeling.auto_train": True})
     add_iteration(
         world, 2, phase="labeling", policy_produced=None, reward_model=None, labels_wanted=2
@@ -114,6 +117,9 @@ def test_training_by_itself_waits_until_it_can(world: Database):
     assert "Training cannot start yet. None of the 3 judgments prefers a response" in found.says
     assert found.starts == ""
     compare(world, "policy-1", "sft-1", ["first", "second"])
+    # A budget that was slow to read is kept, but not when a run has been started since.
+    monkeypatch.setattr(budgets, "SLOW", 0.0)
+    monkeypatch.setattr(budgets, "SHARE", 1e9)
     assert loop.label_budget().starts == "Training starts by itself with 2 labels."
     assert loop.advance() == "reward"
     failed = stop(loop)
