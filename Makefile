@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: all install run test test-slow test-all test-failed lint format docs bench bench-ppo demo-model clean
+.PHONY: all install run test test-slow test-exhaustive test-all test-failed lint format docs bench bench-ppo demo-model clean
 .DEFAULT_GOAL := all
 
 all: lint test
@@ -33,13 +33,17 @@ test: install
 	$(PYTEST) $(PARALLEL)
 
 test-slow: install
-	$(PYTEST) $(PARALLEL) -m slow
+	$(PYTEST) $(PARALLEL) -m "slow and not exhaustive"
 
-test-all: test test-slow
+# Every architecture, benchmark, language and form of the objective.
+test-exhaustive: install
+	$(PYTEST) $(PARALLEL) -m exhaustive
+
+test-all: test test-slow test-exhaustive
 
 # What failed last, one test at a time.
 test-failed: install
-	$(PYTEST) -m "slow or not slow" --last-failed --last-failed-no-failures none
+	$(PYTEST) -m "slow or exhaustive or not slow" --last-failed --last-failed-no-failures none
 
 lint: install
 	$(BIN)/ruff format --check .

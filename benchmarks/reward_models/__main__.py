@@ -42,6 +42,9 @@ press it often.
 `shift` learns from judgments of the reference's answers and of a policy's (best of 4), from all alike,
 with earlier judgments weighted by their density under the policy, or from the policy's alone.
 
+`pessimism` trains the finished reward model further on its judgments, against the gain that it promises
+for best of four (PET, arXiv:2505.20556), with two weights and without.
+
 Writes one JSON file per part and seed; arms that are in it are not repeated.  `--report` only
 prints stored results, with Student's 95% intervals of paired differences over seeds.  The exit
 status is 1 if ten seeds or more miss a target.

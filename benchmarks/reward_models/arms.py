@@ -32,8 +32,10 @@ class Arm(TrialArm):
     """An arm's `settings` of [reward], and how its judgments are made.
 
     The share `bad` of the annotators is bad; `careful_only` leaves their judgments out.  People
-    label the share `people` of the pairs, and `judge` labels the others, if there is one.  `joint`: the judge's slope is learned with the rewards, as a person's is.  `routed`:
-    people label the pairs that the judge is least sure of.  `weighting` belongs to `shift`.
+    label the share `people` of the pairs, and `judge` labels the others, if there is one.  `joint`:
+    the judge's slope is learned with the rewards, as a person's is.  `routed`: people label the pairs
+    that the judge is least sure of.  `weighting` belongs to `shift`, `pessimism` to the part of that
+    name: the weight with which the finished reward model is trained further, None if it is not.
     """
 
     bad: float = 0.0
@@ -44,6 +46,7 @@ class Arm(TrialArm):
     joint: bool = False
     routed: bool = False
     weighting: Weighting | None = None
+    pessimism: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -107,4 +107,14 @@ PARTS = {
         labels=240,
         annotators=8,
     ),
+    "pessimism": Part(
+        arms=_by_name(
+            Arm(name="stopped", bad=0.25),
+            Arm(name="further", bad=0.25, pessimism=0.0),
+            Arm(name="pessimistic", bad=0.25, pessimism=0.1),
+            Arm(name="very-pessimistic", bad=0.25, pessimism=0.3),
+        ),
+        labels=300,
+        annotators=8,
+    ),
 }

@@ -23,6 +23,7 @@ FIGURES = {
     "judges": ("accuracy", "log_loss", "ece", "judge_slope"),
     "anchors": ("accuracy", "log_loss", "ece", "correlation", "prompt_correlation", "both_bad"),
     "shift": ("accuracy", "policy_accuracy", "best_of_4", "effective"),
+    "pessimism": ("accuracy", "best_of_4", "promised"),
 }
 GAINS = {
     "ties": (
@@ -58,6 +59,12 @@ GAINS = {
     ),
     "anchors": (("absolute", "tie"),),
     "shift": (("weighted", "all"), ("recent", "all")),
+    "pessimism": (
+        ("further", "stopped"),
+        ("pessimistic", "stopped"),
+        ("pessimistic", "further"),
+        ("very-pessimistic", "further"),
+    ),
 }
 COMPARED = {
     "ties": (
@@ -69,6 +76,7 @@ COMPARED = {
     "judges": ("accuracy", "log_loss", "ece"),
     "anchors": ("accuracy", "log_loss", "ece", "correlation", "prompt_correlation"),
     "shift": ("accuracy", "policy_accuracy", "best_of_4"),
+    "pessimism": ("accuracy", "best_of_4"),
 }
 SEEDS_NEEDED, WANTED_GAIN, WANTED_AUC = 10, 0.007, 0.95
 

@@ -81,6 +81,9 @@ SMOKES = [
           f"--labels 30 --measured 10 --set members=1 {POOL}", "| absolute | 1 |"),
     Smoke("python -m benchmarks.reward_models shift",
           f"--labels 45 --measured 10 --set members=1 {POOL}", "| weighted | 1 |"),
+    Smoke("python -m benchmarks.reward_models pessimism",
+          f"--arms further pessimistic --labels 30 --measured 10 --set members=1 {POOL}",
+          "| pessimistic | 1 |"),
     Smoke("python -m benchmarks.canary",
           f"--arms demo --seeds 0 --labels 16 --folder {{tmp}} {SMALL_LOOP}", "| demo | 0 |"),
     Smoke("python -m benchmarks.ppo_settings",
@@ -278,7 +281,7 @@ def run_one(command: str, **places: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("command", RUN)
 def test_a_documented_command_runs(command, files, tmp_path, request):

@@ -80,7 +80,7 @@ def test_no_state_violates_a_rule(browser, studio):
     check_all(browser, studio, "en")
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("language", [each for each in LANGUAGES if each != "en"])
 def test_no_state_violates_a_rule_in_any_language(browser, studio, language):
     check_all(browser, studio, language)

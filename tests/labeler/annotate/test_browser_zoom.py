@@ -89,7 +89,7 @@ def test_nothing_is_cut_or_covered_in_a_zoomed_window(browser, studio):
     check_all(browser, studio, "en")
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("language", [each for each in LANGUAGES if each != "en"])
 def test_nothing_is_cut_or_covered_in_any_language(browser, studio, language):
     check_all(browser, studio, language)

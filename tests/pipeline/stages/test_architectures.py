@@ -47,6 +47,8 @@ from tests.helpers.stage_inputs import (
 from tests.helpers.worker_runs import events, events_metric, work
 
 pytestmark = pytest.mark.slow  # half a minute a family
+USUAL = {"llama3.2", "gemma2"}
+"""Of the slow tests; all families are of the exhaustive ones."""
 CPU = torch.device("cpu")
 _MORE_ENDS = range(100, 160)
 """Ordinary tokens that end responses too, where rows should end at different times."""
@@ -98,7 +100,13 @@ class Trained:
         return {name: directory.model for name, directory in runs.items()}
 
 
-@pytest.fixture(scope="module", params=FAMILIES)
+@pytest.fixture(
+    scope="module",
+    params=[
+        name if name in USUAL else pytest.param(name, marks=pytest.mark.exhaustive)
+        for name in FAMILIES
+    ],
+)
 def trained(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Trained:
     """Every stage, run by the worker, on what the stage before has saved."""
     family, root = FAMILIES[request.param], tmp_path_factory.mktemp(request.param)
