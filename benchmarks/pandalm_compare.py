@@ -2,8 +2,9 @@
 votes.
 
 Every arm learns from three judgments per pair, so all arms take the same number of steps: the three
-votes with a slope and a side bias for each annotator (joint), the votes without them (pooled), or
-the majority vote three times (majority).  Prompts are divided into ten parts.  Seed k holds out
+votes with a slope and a side bias for each annotator (joint), the votes without them (pooled), the
+majority vote three times (majority), or the votes as the naive arm of `benchmarks.label_efficiency`
+does: plain Bradley-Terry without ties and annotators, one network.  Prompts are divided into ten parts.  Seed k holds out
 part k mod 10, and every tenth seed divides them again, so the first ten seeds measure every
 judgment once.  The measures are accuracy and the log-loss of first, second and tie, on single votes
 and on majorities.
@@ -28,13 +29,13 @@ from pipeline.demo import MODEL_DIR
 from pipeline.models.text import ChatTokenizer
 from pipeline.reward.data import JudgedPair
 from pipeline.reward.likelihood import FIRST, SECOND, TIE, UNSTATED, Likelihood
-from pipeline.simulation.trials import Estimate, TrialArm, paired
+from pipeline.simulation.trials import NAIVE, Estimate, TrialArm, paired
 from storage.records import digest
 
 JOINT = TrialArm(name="joint", settings={"annotators": True})
 POOLED = TrialArm(name="pooled", settings={"annotators": False})
 MAJORITY = TrialArm(name="majority", settings={"annotators": False})
-ARMS = (JOINT, POOLED, MAJORITY)
+ARMS = (JOINT, POOLED, MAJORITY, NAIVE)
 PARTS = 10
 FIGURES = ("accuracy", "log_loss", "majority_accuracy", "majority_log_loss")
 _CODES = {"a": FIRST, "b": SECOND, "tie": TIE}
@@ -105,6 +106,12 @@ def split_votes(
     )
 
 
+def own_settings(arm: TrialArm) -> dict[str, Any]:
+    """The arm's settings of [reward]."""
+    named = {name.removeprefix("reward."): value for name, value in arm.settings.items()}
+    return {name: value for name, value in named.items() if "." not in name}
+
+
 def run_arm(
     arm: TrialArm,
     votes: Sequence[JudgedPair],
@@ -115,7 +122,7 @@ def run_arm(
     """Train on nine parts as the reward stage does, and measure on the tenth."""
     rest, held_out = split_votes(votes, seed)
     judged = majorities(rest) if arm is MAJORITY else rest
-    fitted = Fitted.to(judged, chat, replace(config, **arm.settings), seed=seed)
+    fitted = Fitted.to(judged, chat, replace(config, **own_settings(arm)), seed=seed)
     network, known = fitted.model.network, fitted.model.network.annotators
     first, second = fitted.model.both_sides(held_out)
     d = torch.tensor(first, dtype=torch.float64) - torch.tensor(second, dtype=torch.float64)
@@ -128,7 +135,8 @@ def run_arm(
         outcomes = torch.tensor([vote.outcome for vote in judged])
         toward = torch.where(outcomes == SECOND, -d, d)[outcomes < TIE].sign()
         found[f"{prefix}accuracy"] = ((1 + toward) / 2).mean().item()
-        found[f"{prefix}log_loss"] = likelihood.loss(d, outcomes, ties=ties).mean().item()
+        if likelihood.tie_model != "drop":  # else ties have no probability
+            found[f"{prefix}log_loss"] = likelihood.loss(d, outcomes, ties=ties).mean().item()
     return found | {
         "learned": len(fitted.learned),
         "held_out": len(held_out),
@@ -149,7 +157,8 @@ def compare(
 
     def run(arm: TrialArm, seed: int) -> dict[str, Any]:
         made = run_arm(arm, found.votes, seed, config, chat)
-        print(f"  { ({name: made[name] for name in FIGURES}) }", file=sys.stderr, flush=True)
+        shown = {name: made[name] for name in FIGURES if name in made}
+        print(f"  {shown}", file=sys.stderr, flush=True)
         return made
 
     held = run_seeds(
@@ -173,20 +182,27 @@ def report(found: Mapping[int, Mapping[str, Mapping[str, Any]]]) -> None:
     """Means of the arms and their paired differences, with 95% intervals over seeds."""
 
     def values(arm: TrialArm, name: str) -> dict[int, float]:
-        return {seed: arms[arm.name][name] for seed, arms in found.items() if arm.name in arms}
+        return {
+            seed: arms[arm.name][name]
+            for seed, arms in found.items()
+            if name in arms.get(arm.name, {})
+        }
+
+    def cell(known: Sequence[float], digits: int, *, signed: bool = False) -> str:
+        return Estimate.of(known).text(digits, signed=signed) if known else ""
 
     names = [name.replace("_", " ") for name in FIGURES]
     rows: list[tuple[Any, ...]] = []
     for arm in ARMS:
         if seconds := values(arm, "cpu_seconds"):
-            cells = [Estimate.of([*values(arm, name).values()]).text(3) for name in FIGURES]
+            cells = [cell([*values(arm, name).values()], 3) for name in FIGURES]
             took = sum(seconds.values()) / len(seconds)
             rows.append((arm.name, len(seconds), *cells, f"{took:.0f}"))
     gains: list[tuple[Any, ...]] = []
-    for ours, theirs in ((JOINT, MAJORITY), (JOINT, POOLED), (POOLED, MAJORITY)):
+    for ours, theirs in ((JOINT, MAJORITY), (JOINT, POOLED), (POOLED, MAJORITY), (JOINT, NAIVE)):
         if values(ours, "accuracy").keys() & values(theirs, "accuracy").keys():
             differences = [paired(values(ours, name), values(theirs, name)) for name in FIGURES]
-            cells = [Estimate.of(each).text(4, signed=True) for each in differences]
+            cells = [cell(each, 4, signed=True) for each in differences]
             gains.append((f"{ours.name} − {theirs.name}", *cells))
     print(markdown(("arm", "seeds", *names, "CPU seconds per training"), rows))
     print(f"\n{markdown(('paired difference', *names), gains)}")

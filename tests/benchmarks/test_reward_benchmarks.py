@@ -319,7 +319,7 @@ EVERY_ARM = [
 ]
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(("name", "arm"), EVERY_ARM)
 def test_every_arm_trains_and_is_measured(name, arm, chat):
     messages = [m for role, m, _ in prompts() if role == "train"][:50]
@@ -341,7 +341,7 @@ def test_every_arm_trains_and_is_measured(name, arm, chat):
         assert len(found["people"]) == 4
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_votes_are_learned_in_every_arm(chat):
     said = [
         row

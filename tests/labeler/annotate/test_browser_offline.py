@@ -52,7 +52,7 @@ def test_thirty_labels_without_a_server_over_a_reload_and_a_closed_tab(browser, 
     db, app = world
     port = free_port()
     desk = f"http://127.0.0.1:{port}/label/"
-    with new_page(browser, cookie=cookie_of(world, desk, who)) as page:
+    with new_page(browser, cookie=cookie_of(world, desk, who), service_worker=True) as page:
         with serving(app, port=port):
             page.goto(desk)
             wait_for_pair(page)
@@ -105,7 +105,7 @@ LABEL = """async ([count, pause]) => {
 
 @pytest.mark.parametrize("delay", [300, 2000])
 def test_a_slow_connection_never_makes_the_annotator_wait(browser, world, server, who, delay):
-    with new_page(browser, cookie=cookie_of(world, server.url, who)) as page:
+    with new_page(browser, cookie=cookie_of(world, server.url, who), service_worker=True) as page:
         page.add_init_script(
             "const real = window.fetch; window.fetch = async (path, ...more) => {"
             f"  if (String(path).includes('/label/api/')) await new Promise((go) => setTimeout(go, {delay}));"
@@ -123,7 +123,7 @@ def test_a_slow_connection_never_makes_the_annotator_wait(browser, world, server
 def test_a_copied_pair_that_was_judged_elsewhere_meanwhile_does_not_come_again(
     browser, world, server, who
 ):
-    with desk_page(browser, world, server, who) as page:
+    with desk_page(browser, world, server, who, service_worker=True) as page:
         wait_until_kept(page)
         before = shown(page)
         [id] = page.evaluate("Object.keys(localStorage).filter((key) => key.includes('shown'))")
@@ -139,7 +139,7 @@ def test_a_copied_pair_that_was_judged_elsewhere_meanwhile_does_not_come_again(
 
 def test_sign_out_and_another_person_delete_the_copies(browser, world, server, who):
     db, _ = world
-    with desk_page(browser, world, server, who) as page:
+    with desk_page(browser, world, server, who, service_worker=True) as page:
         wait_until_kept(page)
         other = add_person(db, f"{who.name} too")
         page.route("**/label/api/next?*", lambda route: route.abort())
@@ -159,7 +159,7 @@ def test_sign_out_and_another_person_delete_the_copies(browser, world, server, w
 
 
 def test_the_worker_keeps_the_page_and_nothing_that_is_read_or_written(browser, world, server, who):
-    with desk_page(browser, world, server, who) as page:
+    with desk_page(browser, world, server, who, service_worker=True) as page:
         wait_until_kept(page)
         page.reload()
         wait_for_pair(page)
@@ -176,7 +176,7 @@ def test_pairs_and_judgments_do_not_pass_through_the_worker(browser, world, serv
     sources = """() => performance.getEntriesByType("resource")
         .filter((entry) => entry.name.includes("/label/api/"))
         .map((entry) => entry.workerMatchedSourceType)"""
-    with desk_page(browser, world, server, who) as page:
+    with desk_page(browser, world, server, who, service_worker=True) as page:
         wait_until_kept(page)
         page.wait_for_function("navigator.serviceWorker.controller")
         page.evaluate("performance.clearResourceTimings()")
@@ -189,7 +189,7 @@ def test_pairs_and_judgments_do_not_pass_through_the_worker(browser, world, serv
 
 
 def test_a_changed_page_replaces_the_worker_and_its_copy(browser, world, server, who):
-    with desk_page(browser, world, server, who) as page:
+    with desk_page(browser, world, server, who, service_worker=True) as page:
         wait_until_kept(page)
         [old] = page.evaluate("caches.keys()")
         script = page.evaluate("fetch('/label/worker.js').then((found) => found.text())")
@@ -212,7 +212,7 @@ def test_a_changed_page_replaces_the_worker_and_its_copy(browser, world, server,
 def test_leases_are_renewed_while_the_annotator_reads_and_end_when_nobody_does(
     browser, world, server, who
 ):
-    with new_page(browser, cookie=cookie_of(world, server.url, who)) as page:
+    with new_page(browser, cookie=cookie_of(world, server.url, who), service_worker=True) as page:
         page.clock.install()
         page.goto(f"{server.url}/label/")
         wait_for_pair(page)
