@@ -354,7 +354,10 @@ def test_votes_are_learned_in_every_arm(chat):
         # Four of 40 prompts are held out; the majority is always for the same text.
         assert found["held_out"] == 12, arm.name
         assert found["majority_accuracy"] == 1.0, arm.name
-        assert found["majority_log_loss"] < 0.7, arm.name
+        if arm.name == "naive":  # without ties they have no probability
+            assert "majority_log_loss" not in found
+        else:
+            assert found["majority_log_loss"] < 0.7, arm.name
         assert (found["slopes"] is None) == (arm.name != "joint")
 
 
