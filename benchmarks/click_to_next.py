@@ -114,7 +114,9 @@ def run(folder: Path, labels: int) -> dict[str, Any]:
             for name in ("near", "delayed_300_ms"):
                 who = add_person(db, name)
                 secret = tokens.issue(db, who.id, "session", lifetime=None)
-                with new_page(browser, cookie=(server.url, app.state.auth.cookie, secret)) as page:
+                with new_page(
+                    browser, cookie=(server.url, app.state.auth.cookie, secret), service_worker=True
+                ) as page:
                     if name != "near":
                         delay_requests(page, 300)
                     page.set_default_timeout(LIMIT_S * 1000)
