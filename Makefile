@@ -35,7 +35,7 @@ test: install
 test-slow: install
 	$(PYTEST) $(PARALLEL) -m "slow and not exhaustive"
 
-# Every architecture, benchmark, language and form of the objective.
+# Every model family, documented benchmark and language.
 test-exhaustive: install
 	$(PYTEST) $(PARALLEL) -m exhaustive
 

@@ -1,12 +1,13 @@
 """Reward models trained on PandaLM's judgments: learned annotators, pooled votes, or majority
 votes.
 
-Every arm learns from three judgments per pair, so all arms take the same number of steps: the three
-votes with a slope and a side bias for each annotator (joint), the votes without them (pooled), the
-majority vote three times (majority), or the votes as the naive arm of `benchmarks.label_efficiency`
-does: plain Bradley-Terry without ties and annotators, one network.  Prompts are divided into ten parts.  Seed k holds out
-part k mod 10, and every tenth seed divides them again, so the first ten seeds measure every
-judgment once.  The measures are accuracy and the log-loss of first, second and tie, on single votes
+Three arms learn from three judgments per pair, so they take the same number of steps: the three votes
+with a slope and a side bias for each annotator (joint), the votes without them (pooled), and the majority
+vote three times (majority).  A fourth one is the naive arm of `benchmarks.label_efficiency`: plain
+Bradley-Terry on the votes that are not ties, without annotators, one network.
+
+Prompts are divided into ten parts.  Seed k holds out part k mod 10, and every tenth seed divides them
+again, so the first ten seeds measure every judgment once.  The measures are accuracy and the log-loss of first, second and tie, on single votes
 and on majorities.
 """
 
@@ -32,9 +33,9 @@ from pipeline.reward.likelihood import FIRST, SECOND, TIE, UNSTATED, Likelihood
 from pipeline.simulation.trials import NAIVE, Estimate, TrialArm, paired
 from storage.records import digest
 
-JOINT = TrialArm(name="joint", settings={"annotators": True})
-POOLED = TrialArm(name="pooled", settings={"annotators": False})
-MAJORITY = TrialArm(name="majority", settings={"annotators": False})
+JOINT = TrialArm(name="joint", settings={"reward.annotators": True})
+POOLED = TrialArm(name="pooled", settings={"reward.annotators": False})
+MAJORITY = TrialArm(name="majority", settings={"reward.annotators": False})
 ARMS = (JOINT, POOLED, MAJORITY, NAIVE)
 PARTS = 10
 FIGURES = ("accuracy", "log_loss", "majority_accuracy", "majority_log_loss")
@@ -106,12 +107,6 @@ def split_votes(
     )
 
 
-def own_settings(arm: TrialArm) -> dict[str, Any]:
-    """The arm's settings of [reward]."""
-    named = {name.removeprefix("reward."): value for name, value in arm.settings.items()}
-    return {name: value for name, value in named.items() if "." not in name}
-
-
 def run_arm(
     arm: TrialArm,
     votes: Sequence[JudgedPair],
@@ -122,7 +117,12 @@ def run_arm(
     """Train on nine parts as the reward stage does, and measure on the tenth."""
     rest, held_out = split_votes(votes, seed)
     judged = majorities(rest) if arm is MAJORITY else rest
-    fitted = Fitted.to(judged, chat, replace(config, **own_settings(arm)), seed=seed)
+    settings = {
+        name.removeprefix("reward."): value
+        for name, value in arm.settings.items()
+        if name.startswith("reward.")
+    }
+    fitted = Fitted.to(judged, chat, replace(config, **settings), seed=seed)
     network, known = fitted.model.network, fitted.model.network.annotators
     first, second = fitted.model.both_sides(held_out)
     d = torch.tensor(first, dtype=torch.float64) - torch.tensor(second, dtype=torch.float64)

@@ -76,7 +76,15 @@ def measured(fitted: Fitted, world: World, fresh: Fresh) -> dict[str, float]:
         "best_scale": float(best) * fitted.scale,
         "correlation": float(np.corrcoef(rewards, gold)[0, 1]),
         "prompt_correlation": float(np.corrcoef(means, gold_means)[0, 1]),
+        "best_of_4": best_of_four(rewards, gold),
     }
+
+
+def best_of_four(rewards: np.ndarray, gold: np.ndarray) -> float:
+    """Gold of each prompt's answer with the highest reward, over the mean of its four answers."""
+    best = rewards.reshape(-1, ANSWERS).argmax(1)
+    by_prompt = gold.reshape(-1, ANSWERS)
+    return float((by_prompt[np.arange(len(best)), best] - by_prompt.mean(1)).mean())
 
 
 def preferred(network: Any, d: np.ndarray, theta: float) -> np.ndarray:

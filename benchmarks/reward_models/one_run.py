@@ -11,7 +11,7 @@ from benchmarks.demo_world import Fitted, Label, People, World, judged_pair, tra
 from benchmarks.reward_models import judges
 from benchmarks.reward_models.arms import Arm, Part
 from benchmarks.reward_models.measures import Fresh, auc, measured
-from benchmarks.reward_models.pessimism import promise, train_further
+from benchmarks.reward_models.pessimism import train_further
 from benchmarks.reward_models.shift import after_a_policy
 from pipeline.config.reward import RewardConfig
 from pipeline.models.text import ChatTokenizer
@@ -40,8 +40,7 @@ def run_arm(
     if arm.pessimism is not None:
         train_further(fitted, world, config, arm.pessimism, chat)
     said = Counter(pair.outcome for pair in pairs)
-    found = measured(fitted, world, fresh) | promise(fitted, world)
-    found |= {
+    found = measured(fitted, world, fresh) | {
         "learned": len(fitted.learned),
         "epochs": round(fitted.epochs, 2),
         "ties": (said[TIE] + said[BOTH_BAD]) / len(pairs),

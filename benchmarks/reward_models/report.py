@@ -23,7 +23,7 @@ FIGURES = {
     "judges": ("accuracy", "log_loss", "ece", "judge_slope"),
     "anchors": ("accuracy", "log_loss", "ece", "correlation", "prompt_correlation", "both_bad"),
     "shift": ("accuracy", "policy_accuracy", "best_of_4", "effective"),
-    "pessimism": ("accuracy", "best_of_4", "promised"),
+    "pessimism": ("accuracy", "best_of_4"),
 }
 GAINS = {
     "ties": (

@@ -18,6 +18,7 @@ import numpy as np
 
 from benchmarks.demo_world import ANSWERS, Fitted, People, World, judged_pair
 from benchmarks.reward_models.arms import Weighting
+from benchmarks.reward_models.measures import best_of_four
 from pipeline.config.reward import RewardConfig
 from pipeline.models.text import ChatTokenizer
 from pipeline.reward.data import JudgedPair
@@ -108,10 +109,7 @@ def effective_number(pairs: Sequence[tuple[int, int]], density: np.ndarray) -> f
 
 
 def policy_figures(fitted: Fitted, world: World, density: np.ndarray) -> dict[str, float]:
-    """Accuracy on held-out pairs of the reference and of the policy; gold of the best of four.
-
-    The gain is the gold of the answer with the highest reward over the mean of all answers.
-    """
+    """Accuracy on held-out pairs of the reference and of the policy; gold of the best of four."""
     start = world.held_out_answers().start
     rewards = np.array(fitted.model(world.conversations[start:], world.texts[start:]))
     gold = world.gold[start:]
@@ -122,11 +120,8 @@ def policy_figures(fitted: Fitted, world: World, density: np.ndarray) -> dict[st
                 agree = np.sign(rewards[a] - rewards[b]) * np.sign(gold[a] - gold[b])
                 right.append((1 + agree) / 2)
                 weight.append(density[start + a] * density[start + b])
-    best = rewards.reshape(-1, ANSWERS).argmax(1)
-    by_prompt = gold.reshape(-1, ANSWERS)
-    chosen = by_prompt[np.arange(len(best)), best]
     return {
         "accuracy": world.accuracy(rewards),
         "policy_accuracy": float(np.average(right, weights=weight)),
-        "best_of_4": float((chosen - by_prompt.mean(1)).mean()),
+        "best_of_4": best_of_four(rewards, gold),
     }

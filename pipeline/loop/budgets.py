@@ -48,7 +48,7 @@ class Budgets:
 
     def get(self, current: Iteration | None, config: Config) -> LabelBudget:
         """The budget of `current`, the newest iteration."""
-        # A run that was started changes the answer of a kept budget, too.
+        # A new reward run changes what a kept budget says.
         trained = runs.newest(self._db, current.number, "reward") if current else None
         asked = (current, config, trained and trained.id)
         with self._lock:

@@ -114,7 +114,7 @@ class RewardTrainer(trl.RewardTrainer):
             annotators=inputs["annotators"],
         )
         ties, people = outputs.ties, (outputs.slope, outputs.bias)
-        loss = self._losses(outputs.logits, inputs, ties, *people).mean()
+        loss = judgment_losses(self.likelihood, outputs.logits, inputs, ties, *people).mean()
         if outputs.penalty is not None:
             loss = loss + outputs.penalty / self.judgments
         if outputs.times is not None:
@@ -130,30 +130,13 @@ class RewardTrainer(trl.RewardTrainer):
             loss = loss + self.settings.length_penalty_weight * correlated
         if outputs.heads is not None:
             detached = (None if each is None else each.detach() for each in people)
-            sampled = self._losses(outputs.heads, inputs, ties.detach(), *detached)
+            sampled = judgment_losses(
+                self.likelihood, outputs.heads, inputs, ties.detach(), *detached
+            )
             sampled = inputs["weights"] * sampled
             # The value is 0, so that the reported loss is that of the reward.
             loss = loss + (sampled - sampled.detach()).mean()
         return (loss, outputs) if return_outputs else loss
-
-    def _losses(
-        self,
-        rewards: Tensor,
-        inputs: Any,
-        ties: Tensor,
-        slope: Tensor | None,
-        bias: Tensor | None,
-    ) -> Tensor:
-        """(N, K) losses of N judgments from (2N, K) rewards: first responses, then second ones."""
-        first, second = rewards.chunk(2)
-        z = _effective((first - second).T, inputs, slope, bias).T
-        return self.likelihood.loss(
-            z,
-            inputs["outcomes"][:, None],
-            ties=TieValues(*ties),
-            strength=inputs["strength"][:, None],
-            level=(first + second) / 2,
-        )
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Log θ with the loss."""
@@ -183,6 +166,29 @@ class RewardTrainer(trl.RewardTrainer):
                 weight_decay=0.0,
             )
         return self.optimizer
+
+
+def judgment_losses(
+    likelihood: Likelihood,
+    rewards: Tensor,
+    inputs: Mapping[str, Tensor],
+    ties: Tensor,
+    slope: Tensor | None,
+    bias: Tensor | None,
+) -> Tensor:
+    """(N, K) losses of N judgments from (2N, K) rewards: first responses, then second ones.
+
+    `inputs` is a batch of `PairCollator`; `slope` and `bias` (N,) are those of the annotators.
+    """
+    first, second = rewards.chunk(2)
+    z = _effective((first - second).T, inputs, slope, bias).T
+    return likelihood.loss(
+        z,
+        inputs["outcomes"][:, None],
+        ties=TieValues(*ties),
+        strength=inputs["strength"][:, None],
+        level=(first + second) / 2,
+    )
 
 
 def likelihood_of(settings: RewardConfig) -> Likelihood:

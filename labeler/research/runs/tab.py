@@ -72,7 +72,7 @@ class RunsTab(Tab):
             on(button.click, press, self.inputs, [self.answer, *self.outputs])
         described = [*self.inputs, *self.describing]
         on(self.save.click, self._describe, described, [self.answer, *self.outputs])
-        self.about.expand(None, None, self.describing, js=_FROM_CARD)
+        self.name_and_note.expand(None, None, self.describing, js=_FROM_CARD)
         on(self.choice.input, self.refresh, self.inputs, self.outputs, access="viewer")
         self.choice.change(None, [self.choice], js="run => window.kitestringRun(run)")
         self.loaded = [self.choice]
@@ -95,8 +95,8 @@ class RunsTab(Tab):
             self.retry = gr.Button("Retry with changes …", visible=False, elem_id="go-retry")
         self.answer = html_slot(elem_id="run-answer")
         self.card = html_slot(elem_id="run-card")
-        self.about = gr.Accordion("Name and note", open=False, elem_classes="ks-acts")
-        with self.about, gr.Column(elem_classes="ks-panel"):
+        self.name_and_note = gr.Accordion("Name and note", open=False, elem_classes="ks-acts")
+        with self.name_and_note, gr.Column(elem_classes="ks-panel"):
             self.name = gr.Textbox(
                 label="Name", max_lines=1, max_length=MAX_RUN_NAME, elem_id="run-name"
             )

@@ -208,7 +208,7 @@ def test_every_place_of_a_chart_has_the_script_that_draws_it(page, seeded):
 
 
 def test_the_browser_switches_timers_before_it_asks_the_server(page):
-    """A request takes until later events have run theirs."""
+    """What comes after a request waits for it, and then runs after later events."""
     timers = [block for block in page.blocks.values() if isinstance(block, gr.Timer)]
     for fn in opening(page):
         of_section = [each for each in page.fns.values() if each.targets == fn.targets]

@@ -309,7 +309,7 @@ TRICKS = (
 )
 
 
-@pytest.mark.exhaustive
+@pytest.mark.slow
 @pytest.mark.parametrize("role", [*STRANGERS, *ANNOTATORS, *ADJUDICATORS])
 @pytest.mark.parametrize("trick", TRICKS, ids=lambda trick: next(iter(trick)))
 def test_no_header_opens_what_is_closed(world, role, trick):

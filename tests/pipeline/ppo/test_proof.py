@@ -25,9 +25,9 @@ SCALINGS = [RAW, {}, RAW | {"group_scaling": "std"}, {"group_scaling": "std"}]
 
 
 def betas(*usual: float) -> list:
-    """All four; the exhaustive tests have those that are not usual."""
+    """All four; the slow tests have those that are not usual."""
     return [
-        beta if beta in usual else pytest.param(beta, marks=pytest.mark.exhaustive)
+        beta if beta in usual else pytest.param(beta, marks=pytest.mark.slow)
         for beta in (0.1, 0.3, 1.0, 10.0)
     ]
 
@@ -55,7 +55,7 @@ def test_the_exact_divergence_is_charged_alike_under_either_place():
     assert reward == loss
 
 
-@pytest.mark.exhaustive
+@pytest.mark.slow
 @pytest.mark.parametrize(("estimator", "place"), ACCEPTED)
 @pytest.mark.parametrize("settings", BASELINES, ids=str)
 def test_every_way_to_charge_the_kl_reaches_it(estimator, place, settings):
@@ -63,7 +63,7 @@ def test_every_way_to_charge_the_kl_reaches_it(estimator, place, settings):
     assert distance_left(1.0, **charge, **settings) <= 0.02
 
 
-@pytest.mark.exhaustive
+@pytest.mark.slow
 @pytest.mark.parametrize(("estimator", "place"), ACCEPTED)
 @pytest.mark.parametrize("scaling", ["whiten_rewards", "none"])
 def test_beta_keeps_its_unit_whatever_is_whitened(estimator, place, scaling):
@@ -91,7 +91,7 @@ def test_rloo_reaches_it_with_the_divergence_in_the_loss(estimator, scaling):
     assert distance_left(1.0, **charge, **RLOO, **scaling) <= 0.02
 
 
-@pytest.mark.exhaustive
+@pytest.mark.slow
 @pytest.mark.parametrize("baseline", [RLOO, GROUP_MEAN], ids=str)
 @pytest.mark.parametrize("weighting", WEIGHTINGS, ids=str)
 @pytest.mark.parametrize("scaling", SCALINGS, ids=str)
@@ -99,7 +99,7 @@ def test_every_accepted_form_of_a_group_method_reaches_it(baseline, weighting, s
     assert distance_left(1.0, updates=30, **baseline, **weighting, **scaling) <= 0.02
 
 
-@pytest.mark.exhaustive
+@pytest.mark.slow
 @pytest.mark.parametrize("method", GROUPS)
 @pytest.mark.parametrize("beta", [0.3, 10.0])
 def test_group_methods_reach_it_at_other_betas(method, beta):
@@ -128,7 +128,7 @@ def test_what_optimizes_something_else_is_refused(estimator, place):
     assert "'k1' with ppo.kl_in='reward'" in str(refusal.value)
 
 
-@pytest.mark.exhaustive
+@pytest.mark.slow
 @pytest.mark.parametrize(("estimator", "place"), ACCEPTED)
 @pytest.mark.parametrize("beta", [0.1, 0.3, 1.0, 10.0])
 def test_comes_closer_in_a_longer_run(beta, estimator, place):
