@@ -19,6 +19,7 @@ import huggingface_hub.constants
 import torch
 from transformers import PrinterCallback, TrainerCallback
 
+from pipeline.models.damage import report_damage
 from pipeline.models.snapshots import Snapshots
 from pipeline.ppo.checkpoint import DamagedCheckpoint, set_aside
 from pipeline.ppo.network.model import resolve_precision
@@ -216,19 +217,6 @@ def _rewind_to_checkpoint(checkpoints: Path, report: Report) -> Path | None:
     report_damage(report, damaged, used=path.name, step=int(path.name.rpartition("-")[2]))
     set_aside(damaged)  # the trainer counts checkpoints by their names
     return path
-
-
-def report_damage(
-    report: Report, damaged: Sequence[DamagedCheckpoint], *, used: str, step: int
-) -> None:
-    """Warn, in the events and the log, that a resume skipped damaged checkpoints."""
-    for error in damaged:
-        name = error.path.name
-        message = (
-            f"the checkpoint {name} is damaged ({error.reason}), so the stage resumes from {used}"
-        )
-        report.note("warning", "damaged_checkpoint", message, step=step, damaged=name, used=used)
-        report.log(message)
 
 
 def _checksums(folder: Path) -> dict[str, int]:

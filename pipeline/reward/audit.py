@@ -11,19 +11,13 @@ from __future__ import annotations
 
 import shutil
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
-
-import torch
 
 from pipeline.reward.data import Split, both_texts
 from pipeline.reward.members import train_members
 from pipeline.reward.quality.calibration import CalibratedFigures, calibrate
-from pipeline.reward.scoring import RewardModel
+from pipeline.reward.scoring import AUDIT, RewardModel
 from pipeline.reward.trainer import AUDITED, SHARE, Training
 from pipeline.runs.peers import ALONE, Peers
-
-AUDIT = "audit"
-"""The folder of a reward model that holds its audit model."""
 
 MIN_PREFERENCES = 20
 """Minimum number of judgments with a preference for an audit model."""
@@ -85,9 +79,3 @@ def _train(training: Training, split: Split, *, epochs: float) -> tuple[RewardMo
     return model, AuditFigures(
         pairs=len(split.unseen), measured_pairs=len(measured), **asdict(figures)
     )
-
-
-def audit_model(reward: str, *, device: torch.device) -> RewardModel | None:
-    """The audit model saved with the reward model at `reward`, if there is one."""
-    path = Path(reward) / AUDIT
-    return RewardModel.load(path, device=device) if path.is_dir() else None

@@ -24,6 +24,9 @@ from pipeline.ppo.network.packing import last_states
 from pipeline.reward.data import JudgedPair
 from pipeline.reward.network import load_network, reads_packed
 
+AUDIT = "audit"
+"""The folder of a reward model that holds its audit model (`pipeline.reward.audit`)."""
+
 _log = logging.getLogger(__name__)
 _TOKENS_AT_ONCE = 16_384
 _NETWORKS = "reward_networks"
@@ -260,6 +263,12 @@ class RewardModel:
             return last_states(network.base_model, texts)
         batch = pad_right(texts, self.chat.pad_id)
         return network.states(**{k: v.to(self.device) for k, v in batch.items()})
+
+
+def audit_model(reward: str, *, device: torch.device) -> RewardModel | None:
+    """The audit model saved with the reward model at `reward`, if there is one."""
+    path = Path(reward) / AUDIT
+    return RewardModel.load(path, device=device) if path.is_dir() else None
 
 
 def _member(number: int) -> str:

@@ -17,7 +17,7 @@ from pathlib import Path
 import uvicorn
 
 from pipeline.config.sections import Config
-from pipeline.worker.worker import configure_process
+from pipeline.worker.worker import configure_libraries, configure_process
 
 NICE = 5
 """Between the web process (0) and the stages (`worker.nice`, 15)."""
@@ -30,6 +30,7 @@ def main() -> None:
     folder = Path(sys.argv[1])
     config = Config.from_dict(_read(folder)["config"])
     configure_process(config, nice=NICE)
+    configure_libraries(config)
     engine = import_module("pipeline.serving.engine").Engine(
         active=ACTIVE, waiting=config.serving.queue
     )

@@ -13,8 +13,7 @@ import torch
 from pipeline.config.sections import Config
 from pipeline.models.devices import inference_dtype, pick_device
 from pipeline.models.generate import Sampler
-from pipeline.reward.audit import AUDIT
-from pipeline.reward.scoring import RewardModel
+from pipeline.reward.scoring import AUDIT, RewardModel
 from pipeline.sampling.best_of_n import load_sampler
 from storage.generation_records import ReplyRequest
 from storage.records import Message

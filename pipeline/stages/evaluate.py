@@ -25,8 +25,8 @@ from pipeline.models.generate import Response, Sampler
 from pipeline.models.likelihoods import sequence_kl
 from pipeline.models.text import Messages, name_rows, read_messages
 from pipeline.promotion.overoptimization import remaining_lead
-from pipeline.reward.audit import audit_model
 from pipeline.reward.ensemble import Ensemble
+from pipeline.reward.scoring import audit_model
 from pipeline.runs.parquet import write_rows
 from pipeline.runs.rundir import Job, Report, RunDirectory
 from pipeline.sampling.best_of_n import BestOfN, sampler_of_job

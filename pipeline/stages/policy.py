@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import set_seed
+from accelerate.utils import set_seed
 
 from pipeline.canary.training import FLAG, CanaryWatch, canary_of
 from pipeline.config.policy import engine_settings
+from pipeline.models.damage import report_damage
 from pipeline.models.devices import pick_device
-from pipeline.models.hf_trainer import report_damage
 from pipeline.models.loading import context_length, load_causal_lm
 from pipeline.models.snapshots import Snapshots
 from pipeline.models.text import ChatTokenizer

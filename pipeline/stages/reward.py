@@ -27,7 +27,7 @@ from pipeline.models.generate import Sampler
 from pipeline.models.hf_trainer import prefixed
 from pipeline.models.text import ChatTokenizer, Messages, read_messages
 from pipeline.ppo.metrics import length_correlation
-from pipeline.reward.audit import AUDIT, train_audit_model
+from pipeline.reward.audit import train_audit_model
 from pipeline.reward.data import (
     JudgedPair,
     Split,
@@ -49,7 +49,7 @@ from pipeline.reward.quality.calibration import calibrate
 from pipeline.reward.quality.held_out import measure_quality
 from pipeline.reward.quality.metrics import held_out_metrics, length_correlation_in_pairs
 from pipeline.reward.quality.reliability import notes_on_annotators, reliability
-from pipeline.reward.scoring import RewardModel
+from pipeline.reward.scoring import AUDIT, RewardModel
 from pipeline.reward.stopping import EarlyStop
 from pipeline.reward.summary import Centering, JudgmentCounts, RewardSpread, RewardSummary
 from pipeline.reward.trainer import SHARE, Training

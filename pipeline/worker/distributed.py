@@ -20,8 +20,8 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
@@ -31,6 +31,9 @@ from tempfile import TemporaryDirectory
 from pipeline.config.policy import ENGINE_METHODS
 from pipeline.runs import peers
 from pipeline.runs.rundir import Job, read_json, write_atomically
+
+Connect = Callable[[], AbstractContextManager[None]]
+"""Connects the processes of a stage for as long as its context lasts."""
 
 _RANK = "KITESTRING_PEER"
 NODE = "KITESTRING_NODE"
@@ -88,20 +91,22 @@ def this_rank() -> Rank | None:
 @contextmanager
 def launch_ranks(
     job: Job, run: Path, *, locks: Sequence[int] = (), node: Node | None = None
-) -> Iterator[None]:
+) -> Iterator[Connect]:
     """Start the other `worker.processes` of a stage on this node; end them on exit.
 
-    PPO and other methods of its engine have them, and reward stages on a CPU.
+    They import the stage while this process does.  The stage runs in the context that the result
+    returns, in which the processes are connected.  PPO and other methods of its engine have several,
+    and reward stages on a CPU.
 
     Raises ValueError if there are fewer GPUs, RuntimeError if another process stops.
     """
     size, node = job.config.worker.processes, node or Node()
     if job.stage == "reward" and size > 1 and _on_cpu(job):
-        with _launch_peers(job, run, locks, size=size // node.count):
-            yield
+        with _launch_peers(job, run, locks, size=size // node.count) as connect:
+            yield connect
         return
     if job.kind not in ENGINE_METHODS or size == 1:
-        yield
+        yield nullcontext
         return
     here = size // node.count
     with TemporaryDirectory() as folder:
@@ -112,8 +117,7 @@ def launch_ranks(
         ]
         processes = [_start(run, other, locks) for other in others]
         try:
-            with connected(first, job):
-                yield
+            yield lambda: connected(first, job)
         except RuntimeError as error:
             if not _connection_lost(error):
                 raise
@@ -135,7 +139,7 @@ def _on_cpu(job: Job) -> bool:
 
 
 @contextmanager
-def _launch_peers(job: Job, run: Path, locks: Sequence[int], *, size: int) -> Iterator[None]:
+def _launch_peers(job: Job, run: Path, locks: Sequence[int], *, size: int) -> Iterator[Connect]:
     """Start the other processes of a reward stage; end them on exit."""
     processes, connections = [], []
     try:
@@ -145,9 +149,7 @@ def _launch_peers(job: Job, run: Path, locks: Sequence[int], *, size: int) -> It
             processes.append(_start(run, rank, [*locks, theirs.fileno()]))
             theirs.close()  # so that the end of the process closes the connection
             connections.append(ours)
-        _divide_threads(job, size)
-        with peers.joined(peers.Peers(size=size, connections=tuple(connections))):
-            yield
+        yield lambda: _joined(peers.Peers(size=size, connections=tuple(connections)), job)
     finally:
         _end(processes, at_once=sys.exc_info()[0] is not None)
 
@@ -156,9 +158,13 @@ def joined(own: Rank, job: Job) -> AbstractContextManager[None]:
     """Connect a further process of a stage with the others."""
     if not own.rendezvous.startswith(_PIPE):
         return connected(own, job)
-    _divide_threads(job, own.size)
     first = Connection(int(own.rendezvous.removeprefix(_PIPE)))
-    return peers.joined(peers.Peers(rank=own.rank, size=own.size, connections=(first,)))
+    return _joined(peers.Peers(rank=own.rank, size=own.size, connections=(first,)), job)
+
+
+def _joined(processes: peers.Peers, job: Job) -> AbstractContextManager[None]:
+    _divide_threads(job, processes.size)
+    return peers.joined(processes)
 
 
 def _divide_threads(job: Job, size: int) -> None:

@@ -16,7 +16,7 @@ from pipeline.models.beam_search import beam_search
 from pipeline.models.generate import Response, Sampler
 from pipeline.models.likelihoods import sequence_kl
 from pipeline.models.text import ChatTokenizer, read_messages
-from pipeline.reward.audit import AUDIT
+from pipeline.reward.scoring import AUDIT
 from pipeline.runs.rundir import Job, Report, RunDirectory
 from pipeline.stages.evaluate import distinct_share, run
 from tests.helpers.stage_inputs import (

@@ -13,7 +13,7 @@ import torch
 
 from pipeline.models.hub import base_model_path
 from pipeline.worker import worker
-from pipeline.worker.distributed import Rank, connected
+from pipeline.worker.distributed import Rank, connected, launch_ranks
 from tests.helpers.counted_canary import ASKED, checks
 from tests.helpers.prepared_workers import start
 from tests.helpers.stage_inputs import (
@@ -51,6 +51,25 @@ def test_two_processes_tell_and_make_what_one_does(models: dict[str, str], tmp_p
         assert numbered(done[count])
     assert not torch.distributed.is_initialized()
     assert_equal_runs(done[1], done[2])
+
+
+def test_the_other_processes_start_before_the_first_waits_for_them(
+    models: dict[str, str], tmp_path: Path
+):
+    job = make_job("policy", models, worker__processes=2)
+    directory = run_ppo(tmp_path / "run", job)
+    others = []
+
+    def fail_to_import():
+        with launch_ranks(job, directory.path):
+            others.extend(psutil.Process().children())
+            assert not torch.distributed.is_initialized()
+            raise ImportError("the stage cannot be imported")
+
+    with pytest.raises(ImportError, match="the stage cannot be imported"):
+        fail_to_import()
+    (other,) = others
+    assert not other.is_running()
 
 
 def test_the_first_process_alone_runs_the_canarys_checks(

@@ -184,6 +184,19 @@ sys.exit(sys.modules.get("bitsandbytes") is not None)
     assert done.returncode == (optimizer == "adamw_8bit")
 
 
+@pytest.mark.parametrize("stage", ["policy", "evaluate"])
+def test_a_stage_without_a_trainer_of_transformers_does_not_import_it(stage: str):
+    code = f"""
+import sys
+import pipeline.stages.{stage}
+sys.exit(", ".join({{"peft", "trl", "datasets", "transformers.trainer"}} & sys.modules.keys()) or 0)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, check=False, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+
+
 def test_a_failure_leaves_its_reason_and_no_result(models: dict[str, str], tmp_path: Path):
     job = make_job("sampling", models | {"policy": str(tmp_path / "nowhere")})
     directory = RunDirectory.create(tmp_path / "run", job)
