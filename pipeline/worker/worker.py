@@ -206,17 +206,16 @@ def _tracked(job: Job, report: Report, directory: RunDirectory) -> Iterator[None
 
 
 def _loaded_stage(job: Job) -> Any:
-    """The job's module, imported without garbage collections: they take a fifth of the time.
+    """The job's module.  Ends the pause of garbage collections, if the process started with one.
 
     The objects of modules live as long as the process, so later collections do not visit them.
     """
-    gc.disable()
-    try:
-        configure_libraries(job.config)
-        return stage_module(job)
-    finally:
+    configure_libraries(job.config)
+    stage = stage_module(job)
+    if not gc.isenabled():
         gc.freeze()
         gc.enable()
+    return stage
 
 
 def stage_module(job: Job) -> Any:

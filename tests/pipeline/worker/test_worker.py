@@ -197,6 +197,26 @@ sys.exit(", ".join({{"peft", "trl", "datasets", "transformers.trainer"}} & sys.m
     assert done.returncode == 0, done.stderr
 
 
+def test_a_worker_collects_garbage_when_it_has_imported_its_stage():
+    code = """
+import gc, runpy, sys
+from types import SimpleNamespace
+from pipeline.config.sections import Config
+from pipeline.worker import worker
+
+def main():
+    assert not gc.isenabled()
+    worker._loaded_stage(SimpleNamespace(config=Config(), kind="sampling"))
+    assert gc.isenabled()
+    return 0 if gc.get_freeze_count() > 100_000 else 3
+
+worker.main = main
+runpy.run_module("pipeline.worker", run_name="__main__")
+"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False)
+    assert done.returncode == 0
+
+
 def test_a_failure_leaves_its_reason_and_no_result(models: dict[str, str], tmp_path: Path):
     job = make_job("sampling", models | {"policy": str(tmp_path / "nowhere")})
     directory = RunDirectory.create(tmp_path / "run", job)
