@@ -66,17 +66,20 @@ SMALL_STEPS = {"ppo.start_from": "previous", "ppo.updates": 30}
 
 @dataclass(frozen=True, kw_only=True)
 class CurveArm(TrialArm):
-    """An arm whose labels are divided among `iterations`."""
+    """An arm whose labels are divided among `iterations`, and its name in the plot."""
 
     iterations: int = 1
+    title: str = ""
 
 
 ARMS: dict[str, CurveArm] = {
     arm.name: arm
     for arm in (
-        CurveArm(name="naive", settings=NAIVE.settings),
-        CurveArm(name="full", settings=FULL.settings, iterations=2),
-        CurveArm(name="random", settings=RANDOM, iterations=2),
+        CurveArm(name="naive", settings=NAIVE.settings, title="naive (plain Bradley-Terry)"),
+        CurveArm(
+            name="full", settings=FULL.settings, iterations=2, title="chosen pairs (hybrid)"
+        ),
+        CurveArm(name="random", settings=RANDOM, iterations=2, title="random pairs (default)"),
         CurveArm(
             name="best-of-n", settings=RANDOM | {"optimize.method": "best-of-n"}, iterations=2
         ),
@@ -289,7 +292,8 @@ def plot(curves: Sequence[Curve], top: Estimate | None, world: World, path: Path
         means = [each.mean for each in estimates]
         half = [(each.high - each.mean) if each.high is not None else 0.0 for each in estimates]
         axes.errorbar(places, means, half, fmt="o-", color=color, ms=5, lw=1.8, elinewidth=1.1)
-        handles.append(mark(curve.arm, color=color, marker="o", ls="-", lw=1.8))
+        title = ARMS[curve.arm].title or curve.arm
+        handles.append(mark(title, color=color, marker="o", ls="-", lw=1.8))
     if top:
         axes.axhline(top.mean, color=INK, ls="--", lw=1.4)
         if top.low is not None and top.high is not None:
