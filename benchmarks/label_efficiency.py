@@ -76,9 +76,7 @@ ARMS: dict[str, CurveArm] = {
     arm.name: arm
     for arm in (
         CurveArm(name="naive", settings=NAIVE.settings, title="naive (plain Bradley-Terry)"),
-        CurveArm(
-            name="full", settings=FULL.settings, iterations=2, title="chosen pairs (hybrid)"
-        ),
+        CurveArm(name="full", settings=FULL.settings, iterations=2, title="chosen pairs (hybrid)"),
         CurveArm(name="random", settings=RANDOM, iterations=2, title="random pairs (default)"),
         CurveArm(
             name="best-of-n", settings=RANDOM | {"optimize.method": "best-of-n"}, iterations=2

@@ -193,7 +193,7 @@ def test_the_plot_shows_every_arm_and_the_ceiling(tmp_path: Path):
     top = Estimate(mean=0.9, low=0.8, high=1.0, n=2)
     drawn = plot(curves, top, WORLDS["workshop"], tmp_path / "new" / "curves.svg").read_text()
     assert drawn.count("<svg") == 1
-    for said in ("World workshop", "naive", "full", "ceiling: PPO on the gold"):
+    for said in ("World workshop", "naive (plain", "chosen pairs", "ceiling: PPO on the gold"):
         assert f"<!-- {said}" in drawn
 
 
