@@ -219,6 +219,7 @@ def _refresh(tabs: Mapping[gr.Tab, Tab]) -> None:
     for block, tab in tabs.items():
         # In the browser, and by what it shows: events and answers may arrive in any order.
         block.select(None, None, [*timers.values()], js=switch)
-        on(block.select, opening(tab), tab.inputs, tab.outputs, access="viewer")
+        if tab.outputs:
+            on(block.select, opening(tab), tab.inputs, tab.outputs, access="viewer")
         if block in timers:
             on(timers[block].tick, tab.refresh, tab.inputs, tab.outputs, access="viewer")

@@ -212,9 +212,9 @@ class RunDirectory:
             return error
         if exit_status == -signal.SIGKILL:
             return (
-                "the worker was killed by the operating system (SIGKILL), usually because memory ran "
-                "out; lower the stage's batch (ppo.micro_batch_tokens, ppo.rollout_batch, "
-                "sampling.batch) or max_new_tokens, or use a smaller model"
+                "the worker was killed (SIGKILL); if nobody did it, memory ran out: lower the stage's "
+                "batch (ppo.micro_batch_tokens, ppo.rollout_batch, sampling.batch) or max_new_tokens, "
+                "or use a smaller model"
             )
         return "the worker was killed or crashed; its log may say more"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean, stdev
 
 import numpy as np
@@ -52,12 +52,16 @@ def share_shift(before: Values, after: Values, prompts: Sequence[Hashable]) -> S
 
     The interval is the adjusted Wald interval of a difference of paired proportions (Bonett and Price
     2012, *J. Educ. Behav. Stat.* 37), clustered: one prompt that got better and one that got worse
-    are added.  Without them, the interval would have no width if the two agree on everything.
+    are added.  Without them, the interval would have no width if the two agree on everything.  It ends
+    at −1 and 1, which no difference of shares exceeds.
     """
     one, two = _paired(before, after, prompts)
     added = [*((0, prompt) for prompt in prompts), (1, 0), (1, 1)]
     center, variance, clusters = clustered_mean(np.append(two - one, [1.0, -1.0]), added)
-    return _shift(one, two, center, variance, clusters - 2)
+    found = _shift(one, two, center, variance, clusters - 2)
+    if found.low is None or found.high is None:
+        return found
+    return replace(found, low=max(-1.0, found.low), high=min(1.0, found.high))
 
 
 def subset_shift(

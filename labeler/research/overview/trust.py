@@ -49,7 +49,7 @@ def not_ready(state: State, report: RewardReport) -> Markup:
     if phase not in ("labeling", "policy") or found is None:
         return Markup("")
     if phase == "policy":
-        title = f"{found.model} is not ready for PPO, and the policy is trained with it."
+        title = f"The policy is trained with {found.model}, which is not ready for PPO."
         advice = (
             "The promotion gate shows whether people prefer it; label more in the next iteration."
         )

@@ -92,11 +92,11 @@ def _about_order(report: RetrainReport) -> Iterator[str]:
     if not report.policies:
         yield "No policy has a stored evaluation, so the order of policies is unknown."
         return
-    before, after = ", ".join(report.order_before), ", ".join(report.order_after)
+    before, after = " > ".join(report.order_before), " > ".join(report.order_after)
     if before == after:
         yield f"The order of policies by predicted win rate stays the same: {before}."
         return
-    yield f"The order of policies by predicted win rate changes from {before} to {after}."
+    yield f"The order of policies by predicted win rate changes: {before} before, {after} after."
     for swap in report.swaps:
         yield (
             f"{swap.above} leads {swap.below} by {points(swap.lead.before)} before and by "
@@ -130,8 +130,8 @@ def notes(report: RetrainReport) -> tuple[str, ...]:
     made = []
     if not report.plan["controls"]:
         made.append(
-            "Training again with other judgments also shifts figures by chance. Add controls "
-            "(--control 3) to see by how much; each takes as long as the retraining."
+            "Training again with other judgments also shifts figures by chance. Controls show by how "
+            "much (on the command line --control 3); each takes as long as the retraining."
         )
     if report.not_evaluated:
         made.append(f"Without a stored evaluation: {', '.join(report.not_evaluated)}.")
@@ -152,7 +152,7 @@ def notes(report: RetrainReport) -> tuple[str, ...]:
 def shifted(shift: Shift) -> str:
     """A shift of a share with its interval, in percentage points."""
     if shift.low is None or shift.high is None:
-        return f"{points(shift.shift)} points"
+        return f"{points(shift.shift)} points (one prompt, so no interval)"
     return (
         f"{points(shift.shift)} points (95% interval {points(shift.low)} to {points(shift.high)})"
     )

@@ -177,7 +177,8 @@ def test_the_page_reads_for_every_tab_what_its_handlers_take(page, seeded):
     ticking = [fn for fn in page.fns.values() if fn.targets[0][1] == "tick"]
     sections = [id for id, block in page.blocks.items() if isinstance(block, gr.Tab)]
     timers = [id for id, block in page.blocks.items() if isinstance(block, gr.Timer)]
-    assert [fn.targets[0][0] for fn in selecting] == sections
+    # Gradio warns of a handler without outputs.
+    assert {fn.targets[0][0] for fn in selecting} < set(sections)
     assert sorted(fn.targets[0][0] for fn in ticking) == sorted(timers)
     assert len(sections) > 12
     assert len(timers) > 5
@@ -186,7 +187,7 @@ def test_the_page_reads_for_every_tab_what_its_handlers_take(page, seeded):
         asked = [asked_by(seeded)] if fn in selecting else []
         updates = fn.fn(*asked, *values)
         assert set(updates) <= set(fn.outputs)
-        assert bool(updates) == bool(fn.outputs)
+        assert updates
 
 
 def test_no_answer_of_the_server_switches_a_timer(page):

@@ -284,7 +284,7 @@ def test_before_anything_was_trained_the_summaries_say_what_will_be_there():
         (
             "policy",
             WEAK_VERDICT,
-            "reward-1 is not ready for PPO, and the policy is trained with it.",
+            "The policy is trained with reward-1, which is not ready for PPO.",
         ),
         ("labeling", WEAK_VERDICT, "reward-1 is not ready for PPO: keep labeling."),
         ("policy", READY, ""),

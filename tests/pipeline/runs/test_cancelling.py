@@ -67,7 +67,7 @@ def test_a_worker_that_the_operating_system_kills_names_memory(
     assert (ended.id, ended.status) == (run.id, "failed")
     assert ended.reason is not None
     assert ended.reason.startswith(
-        "the worker was killed by the operating system (SIGKILL), usually because memory ran out; "
+        "the worker was killed (SIGKILL); if nobody did it, memory ran out: "
     )
     assert runs.get(db, run.id).reason == ended.reason
 

@@ -52,6 +52,12 @@ def test_the_mean_of_a_subset_by_hand():
     assert subset_shift([1, 0], [False, False], ["a", "b"]) is None
 
 
+def test_a_difference_of_shares_is_at_most_one():
+    # −1, −1 and the two that are added: the mean is −1/2, s = 1 and t₁ = 12.7, so −0.5 ± 6.4.
+    found = share_shift([1, 1], [0, 0], ["a", "b"])
+    assert (found.shift, found.low, found.high) == (-1, -1, 1)
+
+
 def test_chance_by_hand():
     # 1, 2, 3: mean 2, s = 1, so 2 ± t₂ √(4/3).
     half = T_2 * math.sqrt(4 / 3)

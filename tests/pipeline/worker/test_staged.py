@@ -213,7 +213,7 @@ def test_a_worker_that_dies_leaves_its_checkpoint_and_a_reason(
     store = Store(f"file://{tmp_path}/store")
     assert worked(store, "os.kill(os.getpid(), signal.SIGKILL)") == -signal.SIGKILL
     until(lambda: studio.finished and directory.error())
-    assert (directory.error() or "").startswith("the worker was killed by the operating system")
+    assert (directory.error() or "").startswith("the worker was killed (SIGKILL); ")
     assert texts(directory, "checkpoint/step-1/state.pt") == {
         "checkpoint/step-1/state.pt": "the state"
     }
