@@ -87,6 +87,29 @@ def test_thirty_labels_without_a_server_over_a_reload_and_a_closed_tab(browser, 
     assert version == guidelines.version(db, DEFAULT_GUIDELINES)
 
 
+def test_an_undo_after_a_reload_without_a_server_says_that_it_waits(browser, world, who):
+    db, app = world
+    port = free_port()
+    desk = f"http://127.0.0.1:{port}/label/"
+    with new_page(browser, cookie=cookie_of(world, desk, who), service_worker=True) as page:
+        with serving(app, port=port):
+            page.goto(desk)
+            wait_for_pair(page)
+            wait_until_kept(page)
+        (judged,) = press(page, "1")
+        current = shown(page)
+        page.reload()
+        wait_for_shown(page, current)
+        page.keyboard.press("z")
+        expect(page.locator(".status")).to_contain_text("the last judgment will be undone")
+        with serving(app, port=port):
+            status(page, "saved")
+            wait_for_shown(page, judged)
+    [row] = judgments_of(db, who)
+    undone = {each["replaces"] for each in db.read("SELECT replaces FROM withdrawals")}
+    assert row["id"] in undone
+
+
 # Presses "1" again and again; what was not shown at once, in milliseconds after the key.
 LABEL = """async ([count, pause]) => {
     const text = () => document.querySelector(".turn.last .text").innerText;
