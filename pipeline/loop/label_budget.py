@@ -189,10 +189,10 @@ def _until_decision(gate: GateNeed, budget: LabelBudget) -> str:
             f"About {plural(_rounded(budget.more), 'more judgment')} until {test} decides "
             f"(90%: {within}), {_rounded(gate.median):,} of them on the gate."
         )
-    chance = f"decides in this iteration with a probability of {gate.by_pairs:.0%}"
+    decides = f"decides in this iteration with a probability of {gate.by_pairs:.0%}"
     if _hopeless(gate):
-        chance = f"{'will hardly' if gate.pairs else 'cannot'} decide in this iteration"
-    return f"{_capital(test)} {chance}: it {_needs(gate)}, and {_pairs(gate)} left."
+        decides = f"{'will hardly' if gate.pairs else 'cannot'} decide in this iteration"
+    return f"{_capital(test)} {_needs(gate)}. {_capital(_pairs(gate))} left, so it {decides}."
 
 
 def _whatever_it_decides(gate: GateNeed) -> Iterator[str]:

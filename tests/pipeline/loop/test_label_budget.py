@@ -133,21 +133,21 @@ def test_the_labels_that_are_left_add_the_slope_per_doubling(measured, now, more
         ),
         (
             {"gate": replace(OPEN, by_pairs=0.3)},
-            "The test of policy-1 against SFT decides in this iteration with a probability of 30%: it "
-            "needs about 35 more judgments on the gate (90%: 12 to 95), and 30 such pairs are left. "
+            "The test of policy-1 against SFT needs about 35 more judgments on the gate (90%: 12 to 95). "
+            "30 such pairs are left, so it decides in this iteration with a probability of 30%. "
             "40 of 100 labels are left; if you train before the test decides, policy-1 stays "
             "provisional.",
         ),
         (
             {"gate": replace(OPEN, by_pairs=0.04, median=None, high=None, pairs=1)},
-            "The test of policy-1 against SFT will hardly decide in this iteration: it probably needs "
-            "more than 500 further judgments on the gate (90%: 12 to more than 500), and one such pair "
-            "is left. 40 of 100 labels are left.",
+            "The test of policy-1 against SFT probably needs more than 500 further judgments on the gate "
+            "(90%: 12 to more than 500). One such pair is left, so it will hardly decide in this "
+            "iteration. 40 of 100 labels are left.",
         ),
         (
             {"gate": replace(OPEN, by_pairs=0.0, pairs=0), "gain": SMALL},
-            "The test of policy-1 against SFT cannot decide in this iteration: it needs about 35 more "
-            "judgments on the gate (90%: 12 to 95), and no such pairs are left. The 40 labels left "
+            "The test of policy-1 against SFT needs about 35 more judgments on the gate (90%: 12 to 95). "
+            "No such pairs are left, so it cannot decide in this iteration. The 40 labels left "
             "would add less than a point of accuracy (95%: −0.4 to +0.8): you can stop now.",
         ),
         (
@@ -163,15 +163,15 @@ def test_the_labels_that_are_left_add_the_slope_per_doubling(measured, now, more
         ),
         (
             {"gate": replace(OPEN, by_pairs=0.3, alarm=True)},
-            "The test of policy-1 against SFT decides in this iteration with a probability of 30%: it "
-            "needs about 35 more judgments on the gate (90%: 12 to 95), and 30 such pairs are left. The "
+            "The test of policy-1 against SFT needs about 35 more judgments on the gate (90%: 12 to 95). "
+            "30 such pairs are left, so it decides in this iteration with a probability of 30%. The "
             "over-optimization alarm blocks policy-1 until more judgments end it. 40 of 100 labels are "
             "left; if you train before the alarm ends, policy-1 stays blocked.",
         ),
         (
             {"gate": replace(OPEN, by_pairs=0.3, canary="holds")},
-            "The test of policy-1 against SFT decides in this iteration with a probability of 30%: it "
-            "needs about 35 more judgments on the gate (90%: 12 to 95), and 30 such pairs are left. The "
+            "The test of policy-1 against SFT needs about 35 more judgments on the gate (90%: 12 to 95). "
+            "30 such pairs are left, so it decides in this iteration with a probability of 30%. The "
             "canary keeps policy-1 from being promoted, whatever the test decides. 40 of 100 labels are "
             "left; if you train before the test decides, policy-1 stays provisional.",
         ),
