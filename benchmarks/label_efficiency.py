@@ -79,9 +79,14 @@ ARMS: dict[str, CurveArm] = {
         CurveArm(name="full", settings=FULL.settings, iterations=2, title="chosen pairs (hybrid)"),
         CurveArm(name="random", settings=RANDOM, iterations=2, title="random pairs (default)"),
         CurveArm(
-            name="best-of-n", settings=RANDOM | {"optimize.method": "best-of-n"}, iterations=2
+            name="best-of-n",
+            settings=RANDOM | {"optimize.method": "best-of-n"},
+            iterations=2,
+            title="best of 16 samples",
         ),
-        CurveArm(name="steps", settings=RANDOM | SMALL_STEPS, iterations=4),
+        CurveArm(
+            name="steps", settings=RANDOM | SMALL_STEPS, iterations=4, title="four small steps"
+        ),
     )
 }
 """The arms of the curves; an ingredient is measured by adding an arm with its settings."""
@@ -290,8 +295,7 @@ def plot(curves: Sequence[Curve], top: Estimate | None, world: World, path: Path
         means = [each.mean for each in estimates]
         half = [(each.high - each.mean) if each.high is not None else 0.0 for each in estimates]
         axes.errorbar(places, means, half, fmt="o-", color=color, ms=5, lw=1.8, elinewidth=1.1)
-        title = ARMS[curve.arm].title or curve.arm
-        handles.append(mark(title, color=color, marker="o", ls="-", lw=1.8))
+        handles.append(mark(ARMS[curve.arm].title, color=color, marker="o", ls="-", lw=1.8))
     if top:
         axes.axhline(top.mean, color=INK, ls="--", lw=1.4)
         if top.low is not None and top.high is not None:

@@ -94,11 +94,10 @@ def launch_ranks(
 ) -> Iterator[Connect]:
     """Start the other `worker.processes` of a stage on this node; end them on exit.
 
-    They import the stage while this process does.  The stage runs in the context that the result
-    returns, in which the processes are connected.  PPO and other methods of its engine have several,
-    and reward stages on a CPU.
+    They import the stage while this process does; calling the result then connects them all.  PPO
+    and other methods of its engine have several processes, and reward stages on a CPU.
 
-    Raises ValueError if there are fewer GPUs, RuntimeError if another process stops.
+    Connecting raises ValueError if there are fewer GPUs.  RuntimeError if another process stops.
     """
     size, node = job.config.worker.processes, node or Node()
     if job.stage == "reward" and size > 1 and _on_cpu(job):
@@ -149,7 +148,7 @@ def _launch_peers(job: Job, run: Path, locks: Sequence[int], *, size: int) -> It
             processes.append(_start(run, rank, [*locks, theirs.fileno()]))
             theirs.close()  # so that the end of the process closes the connection
             connections.append(ours)
-        yield lambda: _joined(peers.Peers(size=size, connections=tuple(connections)), job)
+        yield lambda: _among_peers(peers.Peers(size=size, connections=tuple(connections)), job)
     finally:
         _end(processes, at_once=sys.exc_info()[0] is not None)
 
@@ -159,10 +158,11 @@ def joined(own: Rank, job: Job) -> AbstractContextManager[None]:
     if not own.rendezvous.startswith(_PIPE):
         return connected(own, job)
     first = Connection(int(own.rendezvous.removeprefix(_PIPE)))
-    return _joined(peers.Peers(rank=own.rank, size=own.size, connections=(first,)), job)
+    return _among_peers(peers.Peers(rank=own.rank, size=own.size, connections=(first,)), job)
 
 
-def _joined(processes: peers.Peers, job: Job) -> AbstractContextManager[None]:
+def _among_peers(processes: peers.Peers, job: Job) -> AbstractContextManager[None]:
+    """A reward stage's context, in which these are the current processes."""
     _divide_threads(job, processes.size)
     return peers.joined(processes)
 

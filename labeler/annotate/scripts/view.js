@@ -218,7 +218,7 @@ function keptHere(acts, durable, sentence) {
   const values = { sentence };
   // The pair comes back only with the server's answer, so the page says that the key was heard.
   const { path, note } = acts[acts.length - 1];
-  if (path?.endsWith("/undo") && !note.local) return t("{sentence}: the last judgment will be undone", values);
+  if (path?.endsWith("/undo") && !note.local) return t("{sentence}: the last action will be undone", values);
   if (durable && areLabels(acts)) return tn(acts.length, "{sentence}: {count} label kept in this browser", "{sentence}: {count} labels kept in this browser", values);
   if (durable) return tn(acts.length, "{sentence}: {count} action kept in this browser", "{sentence}: {count} actions kept in this browser", values);
   if (areLabels(acts)) return tn(acts.length, "{sentence}: {count} label kept while this page is open", "{sentence}: {count} labels kept while this page is open", values);

@@ -92,11 +92,11 @@ def _about_order(report: RetrainReport) -> Iterator[str]:
     if not report.policies:
         yield "No policy has a stored evaluation, so the order of policies is unknown."
         return
-    before, after = " > ".join(report.order_before), " > ".join(report.order_after)
+    before, after = ", ".join(report.order_before), ", ".join(report.order_after)
     if before == after:
         yield f"The order of policies by predicted win rate stays the same: {before}."
         return
-    yield f"The order of policies by predicted win rate changes: {before} before, {after} after."
+    yield f"The order of policies by predicted win rate changes: before {before}; after {after}."
     for swap in report.swaps:
         yield (
             f"{swap.above} leads {swap.below} by {points(swap.lead.before)} before and by "
@@ -247,7 +247,7 @@ def _line(name: str, figure: Figure, *, percent: bool) -> str:
     def moved(value: float) -> str:
         return points(value) if percent else signed(value, 3)
 
-    interval = ""
+    interval = " (one prompt)"
     if figure.low is not None and figure.high is not None:
         interval = f" ({moved(figure.low)} to {moved(figure.high)})"
     chance = figure.chance

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
+
 import pytest
 from playwright.sync_api import expect
 
@@ -48,15 +50,22 @@ def wait_until_kept(page, pairs=32):
     page.wait_for_timeout(1000)
 
 
-def test_thirty_labels_without_a_server_over_a_reload_and_a_closed_tab(browser, world, who):
-    db, app = world
+@contextmanager
+def stopped_server(browser, world, who):
+    """A desk whose server is gone, its address, and a server that comes back there."""
     port = free_port()
     desk = f"http://127.0.0.1:{port}/label/"
     with new_page(browser, cookie=cookie_of(world, desk, who), service_worker=True) as page:
-        with serving(app, port=port):
+        with serving(world[1], port=port):
             page.goto(desk)
             wait_for_pair(page)
             wait_until_kept(page)
+        yield page, desk, lambda: serving(world[1], port=port)
+
+
+def test_thirty_labels_without_a_server_over_a_reload_and_a_closed_tab(browser, world, who):
+    db, _ = world
+    with stopped_server(browser, world, who) as (page, desk, back):
         seen = press(page, *"12" * 6)
         current = shown(page)
         page.reload()
@@ -74,7 +83,7 @@ def test_thirty_labels_without_a_server_over_a_reload_and_a_closed_tab(browser, 
         press(another, "1")
         expect(another.locator(".status")).to_contain_text("kept in this browser")
         assert judgments_of(db, who) == []
-        with serving(app, port=port):
+        with back():
             status(another, "saved")
             expect(another.locator("[data-count=done]")).to_have_text("30")
     undone = {row["replaces"] for row in db.read("SELECT replaces FROM withdrawals")}
@@ -88,21 +97,15 @@ def test_thirty_labels_without_a_server_over_a_reload_and_a_closed_tab(browser, 
 
 
 def test_an_undo_after_a_reload_without_a_server_says_that_it_waits(browser, world, who):
-    db, app = world
-    port = free_port()
-    desk = f"http://127.0.0.1:{port}/label/"
-    with new_page(browser, cookie=cookie_of(world, desk, who), service_worker=True) as page:
-        with serving(app, port=port):
-            page.goto(desk)
-            wait_for_pair(page)
-            wait_until_kept(page)
+    db, _ = world
+    with stopped_server(browser, world, who) as (page, _, back):
         (judged,) = press(page, "1")
         current = shown(page)
         page.reload()
         wait_for_shown(page, current)
         page.keyboard.press("z")
-        expect(page.locator(".status")).to_contain_text("the last judgment will be undone")
-        with serving(app, port=port):
+        expect(page.locator(".status")).to_contain_text("the last action will be undone")
+        with back():
             status(page, "saved")
             wait_for_shown(page, judged)
     [row] = judgments_of(db, who)

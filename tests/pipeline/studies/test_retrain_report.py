@@ -168,7 +168,7 @@ def test_a_change_of_places_is_within_or_beyond_chance():
     assert swap.lead.chance.high == pytest.approx(half, rel=1e-4)
     told = findings(made)
     assert told[1] == (
-        "The order of policies by predicted win rate changes: a > SFT before, SFT > a after."
+        "The order of policies by predicted win rate changes: before a, SFT; after SFT, a."
     )
     assert told[2].startswith(
         "a leads SFT by +10.0 before and by −10.0 after: a shift of −20.0 points"
@@ -265,7 +265,7 @@ def test_findings_notes_text_and_plot(tmp_path):
     assert told[0].startswith(
         "On the 3 held-out preferences that remain, accuracy goes from 66.7% to 100.0%: +33.3 points"
     )
-    assert told[1] == "The order of policies by predicted win rate stays the same: policy-1 > SFT."
+    assert told[1] == "The order of policies by predicted win rate stays the same: policy-1, SFT."
     assert told[2] == "People have not compared a policy with SFT, so no verdict can change."
     assert notes(made)[0].startswith("Training again with other judgments also shifts figures")
     assert notes(made)[1] == "Without a stored evaluation: policy-2."

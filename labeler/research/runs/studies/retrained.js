@@ -15,7 +15,7 @@ const retrained = (() => {
   const thousandths = (value) => signed(value, 3);
 
   function interval(shift, shown) {
-    return shift.low === null ? shown(shift.shift) : `${shown(shift.shift)} (${shown(shift.low)} to ${shown(shift.high)})`;
+    return shift.low === null ? `${shown(shift.shift)} (one prompt)` : `${shown(shift.shift)} (${shown(shift.low)} to ${shown(shift.high)})`;
   }
 
   // What the plan leaves out, in a phrase.
