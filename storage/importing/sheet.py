@@ -89,9 +89,10 @@ class Sheet:
             for name in row.values:
                 self._columns.setdefault(name, row.line)
         if not self._count:
+            if not origin:
+                raise ValueError(f"nothing was imported from {self._path.name}, which has no rows")
             waiting = " that wait for a judgment" if kind == "pairs" else ""
-            what = f"no {kind}{waiting}" if origin else "no rows"
-            note = BadRow(1, f"the file has {what}")
+            note = BadRow(1, f"the file has no {kind}{waiting}")
             raise BadFile(self._path, RowNotes.of(RowNotes([note]), self._skipped))
 
     def has(self, column: str) -> bool:

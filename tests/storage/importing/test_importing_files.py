@@ -52,7 +52,7 @@ def test_row_numbers_are_lines_and_in_a_json_array_elements(db: Database, tmp_pa
 def test_a_file_that_is_none_is_refused_in_a_sentence(db: Database, tmp_path: Path) -> None:
     files = [
         ("rows.txt", b"x", "must end in one of"),
-        ("rows.jsonl", b"\n\n", "has no rows"),
+        ("rows.jsonl", b"\n\n", "^nothing was imported from rows.jsonl, which has no rows$"),
         ("rows.csv", b"prompt\n", "has no rows"),
         ("rows.parquet", b"PAR1", "not a parquet file"),
         ("rows.json", b'[{"prompt": "x"}', "line 1: not followed by a comma"),
