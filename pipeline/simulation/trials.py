@@ -71,21 +71,27 @@ def run_all(
     """Every seed's results, from FOLDER/seed-N.json or by `run`: {"seed", "conditions", "arms"}.
 
     All runs share `conditions` (labels, annotators, settings, …); ``ValueError`` for a file with
-    other conditions.  The file is written after each arm.
+    other conditions.  The file is written after each arm, with the arms that another process has
+    added since.
     """
     folder.mkdir(parents=True, exist_ok=True)
     found = []
     for seed in seeds:
         path = folder / f"seed-{seed}.json"
-        results = stored(path, conditions) if path.exists() else {}
-        results = {"seed": seed, "conditions": dict(conditions), "arms": {}} | results
         for arm in arms:
-            if arm.name not in results["arms"]:
+            if arm.name not in _results(path, seed, conditions)["arms"]:
                 progress(f"{arm.name}, seed {seed}")
-                results["arms"][arm.name] = run(arm, seed)
+                done = run(arm, seed)
+                results = _results(path, seed, conditions)
+                results["arms"][arm.name] = done
                 write_atomically(path, json.dumps(results, indent=1) + "\n")
-        found.append(results)
+        found.append(_results(path, seed, conditions))
     return found
+
+
+def _results(path: Path, seed: int, conditions: Mapping[str, Any]) -> dict[str, Any]:
+    results = stored(path, conditions) if path.exists() else {}
+    return {"seed": seed, "conditions": dict(conditions), "arms": {}} | results
 
 
 def stored(path: Path, conditions: Mapping[str, Any]) -> dict[str, Any]:

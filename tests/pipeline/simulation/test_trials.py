@@ -41,6 +41,16 @@ def test_what_was_run_is_not_run_again(tmp_path):
     assert json.loads((tmp_path / "seed-1.json").read_text()) == again[1]
 
 
+def test_an_arm_that_another_process_added_meanwhile_is_kept(tmp_path):
+    def run(_arm, _seed):
+        run_recorded(tmp_path, [], seeds=[0], arms=(NAIVE,))
+        return report(1.0)
+
+    (held,) = run_all(run, [FULL], [0], tmp_path, conditions=CONDITIONS, progress=lambda _: None)
+    assert [*held["arms"]] == ["naive", "full"]
+    assert json.loads((tmp_path / "seed-0.json").read_text()) == held
+
+
 def test_a_run_that_breaks_off_leaves_what_was_done(tmp_path):
     def run(arm, _seed):
         if arm is NAIVE:
