@@ -279,12 +279,13 @@ def missed(found: Sequence[Needed]) -> list[str]:
 def plot(curves: Sequence[Curve], top: Estimate | None, world: World, path: Path) -> Path:
     """Draw gold gain against labels with intervals, as SVG."""
     drawn = [curve for curve in curves if curve.seeds]
-    most = max(len(curve.seeds) for curve in drawn)
+    counts = sorted({len(curve.seeds) for curve in drawn})
+    seeds = f"{counts[0]} to {counts[-1]}" if len(counts) > 1 else str(counts[0])
     figure = svg_figure(
         width=8,
         height=5,
         title="Gold gain against labels",
-        subtitle=f"World {world.name}; means over {most} seeds; bars: 95% interval of the mean",
+        subtitle=f"World {world.name}; means over {seeds} seeds; bars: 95% interval of the mean",
     )
     (axes,) = columns(figure, 1, legend=1)
     handles = []
