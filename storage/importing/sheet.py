@@ -57,6 +57,14 @@ class ImportReport:
     """Of a dry run: the first rows as they were understood."""
 
 
+_WANTED: dict[Kind, str] = {
+    "judgments": "judgments",
+    "pairs": "pairs that wait for a judgment",
+    "gold": "gold pairs",
+}
+"""What an import from another tool looks for."""
+
+
 class ImportInterrupted(ValueError):
     """An import stopped after it had stored some records."""
 
@@ -89,10 +97,10 @@ class Sheet:
             for name in row.values:
                 self._columns.setdefault(name, row.line)
         if not self._count:
-            if not origin:
-                raise ValueError(f"nothing was imported from {self._path.name}, which has no rows")
-            waiting = " that wait for a judgment" if kind == "pairs" else ""
-            note = BadRow(1, f"the file has no {kind}{waiting}")
+            has = f"has no {_WANTED[kind] if origin else 'rows'}"
+            if not self._skipped.count:
+                raise ValueError(f"nothing was imported from {self._path.name}, which {has}")
+            note = BadRow(1, f"the file {has}")
             raise BadFile(self._path, RowNotes.of(RowNotes([note]), self._skipped))
 
     def has(self, column: str) -> bool:
