@@ -164,6 +164,7 @@ def write_inputs(db: Database, spec: Spec) -> None:
         facts = _facts(db, source, [row.judgment for row in evidence.judged])
         _require_change(facts, rule, model)
         folder.inputs.mkdir(parents=True, exist_ok=True)
+        (folder.inputs / ORIGINAL).unlink(missing_ok=True)
         missing = write_evaluations(db, folder.inputs / EVALUATIONS)
     rows = [
         asdict(judgment) | {"part": part, "left_out": not rule.keeps(judgment)}
@@ -171,7 +172,8 @@ def write_inputs(db: Database, spec: Spec) -> None:
     ]
     write_rows(folder.inputs / FACTS, rows, [*rows[0]])
     write_atomically(folder.inputs / EVIDENCE, json.dumps(to_json(evidence)))
-    known = {"path": model.path, "not_evaluated": missing}
+    plan = {key: spec.plan[key] for key in (*RULE, "model")}
+    known = {"path": model.path, "not_evaluated": missing, "plan": plan}
     write_atomically(folder.inputs / ORIGINAL, json.dumps(known))
 
 

@@ -47,10 +47,14 @@ _COPIED = ("judgments.parquet", "edits.parquet", "gold.parquet", "judged_by.json
 
 
 def retrain(workspace: Path, spec: Spec, progress: Progress) -> RetrainReport:
-    """Train the models that have not been trained yet; return the report."""
+    """Train the models that have not been trained yet; return the report.
+
+    ValueError if the inputs are those of another study.
+    """
     folder = StudyFolder(workspace, "retrain", spec.name)
     source = RunDirectory(workspace / "runs" / spec.repeats)
     facts = read_facts(folder.inputs / FACTS)
+    original = _original(folder, spec)
     parts = folder.parts(spec)
     found = []
     for number, part in enumerate(parts):
@@ -65,8 +69,8 @@ def retrain(workspace: Path, spec: Spec, progress: Progress) -> RetrainReport:
         control = part.label != RETRAINED
         left_out = random_draw(facts, seed=number) if control else _left_out(facts)
         if not control:
-            path = (read_json(folder.inputs / ORIGINAL) or {})["path"]
-            job = replace(job, models=dict(job.models) | {"original": str(workspace / path)})
+            path = str(workspace / original["path"])
+            job = replace(job, models=dict(job.models) | {"original": path})
         title = f"{part.title} ({number + 1} of {len(parts)})"
         directory = run_to_end(
             part.directories[0].path,
@@ -88,8 +92,23 @@ def retrain(workspace: Path, spec: Spec, progress: Progress) -> RetrainReport:
         controls=found[1:],
         evidence=evidence,
         tie_model=(source.result() or {})["tie_model"],
-        not_evaluated=(read_json(folder.inputs / ORIGINAL) or {})["not_evaluated"],
+        not_evaluated=original["not_evaluated"],
     )
+
+
+def _original(folder: StudyFolder, spec: Spec) -> dict[str, Any]:
+    """What the inputs say about the original model; ValueError if they are not this study's.
+
+    Two commands that plan different rules under one name write to the same folder; the later wins.
+    """
+    known = read_json(folder.inputs / ORIGINAL)
+    plan = (known or {}).get("plan", {})  # an earlier version wrote none
+    if known is None or any(spec.plan[key] != plan[key] for key in plan):
+        raise ValueError(
+            f"another command has planned another study in {folder.path}; give this one "
+            "another --name"
+        )
+    return known
 
 
 def random_draw(facts: Sequence[Fact], *, seed: int) -> list[str]:

@@ -28,7 +28,7 @@ from pipeline.studies.retrain.files import (
     TRAINED,
     read_facts,
 )
-from pipeline.studies.retrain.retrain import random_draw
+from pipeline.studies.retrain.retrain import random_draw, retrain
 from storage.browsing import studies as browsing
 from storage.engine.database import Database
 from storage.errors import Conflict
@@ -206,6 +206,16 @@ def test_a_started_study_keeps_its_inputs(workspace: Path, tmp_path: Path):
         write_inputs(db, other)
         later = StudyFolder(db.workspace, "retrain", "later").inputs
         assert (later / EVIDENCE).read_bytes() != started[EVIDENCE]
+
+
+def test_inputs_that_another_command_planned_are_refused(workspace: Path, tmp_path: Path):
+    with Database.open(shutil.copytree(workspace, tmp_path / "w")) as db:
+        spec = plan_retraining(db, read_rule(without=["Ada"]), name="twice")
+        write_inputs(db, spec)
+        write_inputs(db, replace(spec, plan=spec.plan | {"without": ["gold-1"]}))
+        with pytest.raises(ValueError, match="another command has planned another study in .*twice"):
+            retrain(db.workspace, spec, print)
+        assert not list(StudyFolder(db.workspace, "retrain", "twice").path.glob("retrained"))
 
 
 def judge_more(db: Database) -> None:
