@@ -49,7 +49,10 @@ def main() -> None:
         app()
     except (ValueError, NotFound, RuntimeError, OSError) as error:
         print(f"kitestring: {_in_words(error)}", file=sys.stderr)
-        sys.exit(1)
+    else:
+        return
+    # Outside `except`: the error's frames hold the database, which would print leaks at exit.
+    sys.exit(1)
 
 
 def _in_words(error: BaseException) -> str:

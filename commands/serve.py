@@ -213,15 +213,15 @@ def _run_server(
     stop = threading.Event()
     timer = threading.Thread(target=advance_periodically, args=(studio, stop), daemon=True)
     timer.start()
-    publish_server(workspace, url=local, token=token)
 
     def sign_in_link() -> str:
         link = web.state.sign_in_url(annotators.owner(studio.db))
         return link if public_url else local + link
 
     studio.commands.register("link", sign_in_link)
-    print(f"\n  Kitestring is open:\n\n    {sign_in_link()}\n", flush=True)
     try:
+        publish_server(workspace, url=local, token=token)
+        print(f"\n  Kitestring is open:\n\n    {sign_in_link()}\n", flush=True)
         with Watch(studio.db), studio.webhooks.dispatcher:
             server.run(sockets=[listener])
     finally:

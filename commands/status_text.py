@@ -115,7 +115,7 @@ def _iteration(
 
 
 def _budget(found: LabelBudget | None) -> list[str]:
-    said = [found.says, found.starts] if found and found.phase == "labeling" else []
+    said = [found.says, found.blocked, found.starts] if found and found.phase == "labeling" else []
     lines = [f"  {line}" for text in said for line in textwrap.wrap(text, LINE)]
     return ["Labels needed", *lines] if lines else []
 

@@ -409,6 +409,8 @@ class LabelBudget:
     """Of the labels that are left; None without a learning curve that reaches so far."""
     says: str = ""
     """All this in a few sentences."""
+    blocked: str = ""
+    """Why training cannot start, in sentences; empty if it can."""
     starts: str = ""
     """When training starts by itself; empty if it does not."""
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from pipeline.config.sections import Config
-from pipeline.loop.label_budget import in_words, needed
+from pipeline.loop.label_budget import Holds, in_words, needed
 from pipeline.promotion.gate import standing
 from pipeline.reward.report.forecast import expected_gain
 from pipeline.reward.report.report import RewardReports
@@ -31,20 +31,20 @@ SLOW = 0.25
 class Budgets:
     """Reads budgets, and keeps the last one: the page and the loop ask every second or two.
 
-    `blocked` says why training does not start, as sentences; empty if nothing prevents it.
+    `holds` says why training cannot start, and why it does not start by itself, as sentences.
     """
 
     def __init__(
         self,
         db: Database,
         reports: RewardReports,
-        blocked: Callable[[Iteration, Config], str],
+        holds: Callable[[Iteration, Config], Holds],
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._db, self._reports, self._blocked, self._clock = db, reports, blocked, clock
+        self._db, self._reports, self._holds, self._clock = db, reports, holds, clock
         self._lock = threading.Lock()
-        self._known: tuple[object, int, float, float, LabelBudget] | None = None
+        self._known: tuple[object, int, float, float, LabelBudget, Holds] | None = None
 
     def get(self, current: Iteration | None, config: Config) -> LabelBudget:
         """The budget of `current`, the newest iteration."""
@@ -53,21 +53,24 @@ class Budgets:
         asked = (current, config, trained and trained.id)
         with self._lock:
             if self._known is not None:
-                known, committed, until, slow, budget = self._known
+                known, committed, until, slow, budget, holds = self._known
                 moment = self._clock()
-                unchanged = self._db.committed == committed and moment < until
-                if known == asked and (unchanged or moment < slow):
+                if known == asked and self._db.committed == committed and moment < until:
                     return budget
+                # A label may end what prevents training.
+                if known == asked and current and moment < slow and not holds.training:
+                    labels = worker_files.labels_in(self._db, current)  # as the page counts them
+                    return in_words(replace(budget, labels=labels), config.labeling, holds)
             committed, start = self._db.committed, self._clock()
-            budget = self._read(current, config)
+            budget, holds = self._read(current, config)
             took = self._clock() - start
             slow = start + (SHARE * took if took > SLOW else 0.0)
-            self._known = (asked, committed, start + FRESH, slow, budget)
+            self._known = (asked, committed, start + FRESH, slow, budget, holds)
             return budget
 
-    def _read(self, current: Iteration | None, config: Config) -> LabelBudget:
+    def _read(self, current: Iteration | None, config: Config) -> tuple[LabelBudget, Holds]:
         if current is None:
-            return in_words(LabelBudget(), config.labeling)
+            return in_words(LabelBudget(), config.labeling), Holds()
         found = LabelBudget(
             iteration=current.number,
             phase=current.phase,
@@ -75,10 +78,11 @@ class Budgets:
             wanted=current.labels_wanted,
         )
         if current.phase != "labeling":
-            return in_words(found, config.labeling)
+            return in_words(found, config.labeling), Holds()
         found = self._with_gate(found, current, config.labeling.autopilot_wait)
         found = replace(found, gain=self._gain(found.left, config))
-        return in_words(found, config.labeling, blocked=self._blocked(current, config))
+        holds = self._holds(current, config)
+        return in_words(found, config.labeling, holds), holds
 
     def _with_gate(self, found: LabelBudget, current: Iteration, wait: int) -> LabelBudget:
         policy, reference = iterations.candidate(self._db, current), models.newest(self._db, "sft")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from pipeline.config.sections import LabelingConfig
 from pipeline.promotion.gate import RULINGS
@@ -79,13 +79,26 @@ def needed(
     return replace(budget, gate=gate, more=more, more_low=more_low, more_high=more_high)
 
 
-def in_words(budget: LabelBudget, labeling: LabelingConfig, *, blocked: str = "") -> LabelBudget:
-    """The budget with its sentences; `blocked` says why training does not start, as sentences."""
+@dataclass(frozen=True, kw_only=True)
+class Holds:
+    """Why `training` cannot start, and why it does not start by itself; "" if nothing prevents it."""
+
+    training: str = ""
+    automatic: str = ""
+
+
+def in_words(budget: LabelBudget, labeling: LabelingConfig, holds: Holds = Holds()) -> LabelBudget:
+    """The budget with its sentences."""
     if budget.phase != "labeling":
         return replace(budget, says=_not_labeling(budget))
-    says = [_about_gate(budget.gate, budget), _about_labels(budget, bool(blocked)), blocked]
-    starts = "" if blocked else _starts(budget, labeling)
-    return replace(budget, says=" ".join(filter(None, says)), starts=starts)
+    blocked = holds.training
+    says = [_about_gate(budget.gate, budget), _about_labels(budget, bool(blocked))]
+    return replace(
+        budget,
+        says=" ".join(filter(None, says)),
+        blocked=f"Training cannot start yet. {blocked}" if blocked else "",
+        starts=_starts(budget, labeling, holds) if labeling.auto_train else "",
+    )
 
 
 # --- when training starts by itself -------------------------------------------------------------
@@ -134,9 +147,11 @@ def _waits(budget: LabelBudget, labeling: LabelingConfig) -> bool:
     return gate is not None and bool(_allowed(budget, labeling)) and gate.by_wait >= LIKELY
 
 
-def _starts(budget: LabelBudget, labeling: LabelingConfig) -> str:
-    if not labeling.auto_train:
-        return ""
+def _starts(budget: LabelBudget, labeling: LabelingConfig, holds: Holds) -> str:
+    if holds.automatic:
+        return holds.automatic
+    if holds.training:
+        return "Training starts by itself when the labels are in and nothing prevents it."
     if not labeling.autopilot:
         return f"Training starts by itself with {plural(budget.wanted, 'label')}."
     if why := why_start(budget, labeling):
@@ -146,12 +161,16 @@ def _starts(budget: LabelBudget, labeling: LabelingConfig) -> str:
             "Autopilot waits until the test has decided, for at most "
             f"{plural(_allowed(budget, labeling), 'more label')}."
         )
+    whole = f"Autopilot starts training with {plural(budget.wanted, 'label')}"
+    if budget.gate is None:  # the first iteration
+        return f"{whole}."
+    if budget.gain is None:
+        return f"{whole}. To start earlier, it needs a learning curve of the reward model."
     decided = "the test has decided"
-    if budget.gate and budget.gate.alarm and not budget.gate.settled:
+    if budget.gate.alarm and not budget.gate.settled:
         decided = f"the alarm has ended, {decided}"
     return (
-        f"Autopilot starts training with {plural(budget.wanted, 'label')}, or from "
-        f"{least_labels(budget):,} on when {decided} and the labels that are left would add less than "
+        f"{whole}, or from {least_labels(budget):,} on when {decided} and the labels that are left would add less than "
         "a point of accuracy."
     )
 

@@ -21,7 +21,7 @@ from pipeline.config.policy import still_settings
 from pipeline.config.sections import Config
 from pipeline.evidence.package import Package, write_package
 from pipeline.loop.budgets import Budgets
-from pipeline.loop.label_budget import why_start
+from pipeline.loop.label_budget import Holds, why_start
 from pipeline.loop.milestones import Milestones
 from pipeline.loop.remedies import describe_stopped
 from pipeline.loop.settings_store import (
@@ -163,16 +163,16 @@ class Loop:
             return str(error)
         return None
 
-    def _holds_training(self, current: Iteration, config: Config) -> str:
-        """Why training of an iteration that collects labels does not start, as sentences, or ""."""
-        if reason := self._training_blocked_by(current, config):
-            return f"Training cannot start yet. {reason}"
-        if config.labeling.auto_train and self._was_left_for_labeling(current):
-            return (
-                "Training does not start by itself again, because a reward stage has stopped. Press "
-                "Train when you are ready."
-            )
-        return ""
+    def _holds_training(self, current: Iteration, config: Config) -> Holds:
+        """Why training of an iteration that collects labels does not start."""
+        automatic = (
+            "Training does not start by itself again, because a reward stage has stopped. Press Train "
+            "when you are ready."
+        )
+        return Holds(
+            training=self._training_blocked_by(current, config) or "",
+            automatic=automatic if self._was_left_for_labeling(current) else "",
+        )
 
     def _was_left_for_labeling(self, current: Iteration) -> bool:
         """Whether `label_more` left a stopped reward stage, which only a person restarts."""

@@ -74,13 +74,19 @@ class Rule:
         }
 
     @property
+    def _clock(self) -> str:
+        """The format of the time of day in a name; empty for a date."""
+        at = self.before
+        return "" if at is None or (at.hour, at.minute, at.second) == (0, 0, 0) else "T%H%M%S"
+
+    @property
     def name(self) -> str:
         """A name for the study that applies the rule."""
         parts = [
             *(f"without {each}" for each in self.without),
             *(f"only {each}" for each in self.only),
             *(f"guidelines {each[:8]}" for each in self.guidelines),
-            *([self.before.strftime("before %Y-%m-%d")] if self.before else []),
+            *([self.before.strftime(f"before %Y-%m-%d{self._clock}")] if self.before else []),
         ]
         return re.sub(r"[^\w.=+-]+", "-", " ".join(parts)).strip("-.")[:80]
 

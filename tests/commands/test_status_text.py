@@ -136,11 +136,13 @@ def test_the_label_budget_is_a_paragraph_while_labels_are_collected() -> None:
         "About 120 more judgments until the test of policy-1 against SFT decides (90%: 80 to 190)."
     )
     budget = LabelBudget(
-        phase="labeling", says=said, starts="Training starts by itself with 200 labels."
-    )
-    assert list(status_text.lines(replace(EMPTY, label_budget=budget)))[-3:] == [
+        phase="labeling", says=said, blocked="Training cannot start yet.",
+        starts="Training starts by itself with 200 labels.",
+    )  # fmt: skip
+    assert list(status_text.lines(replace(EMPTY, label_budget=budget)))[-4:] == [
         "Labels needed",
         "  About 120 more judgments until the test of policy-1 against SFT decides (90%: 80 to 190).",
+        "  Training cannot start yet.",
         "  Training starts by itself with 200 labels.",
     ]
     training = replace(budget, phase="policy")

@@ -8,6 +8,7 @@ from typing import TypeVar
 
 from pipeline.config.sections import Config
 from pipeline.loop.budgets import Budgets
+from pipeline.loop.label_budget import Holds
 from pipeline.promotion import gate
 from pipeline.promotion.model_board import model_board
 from storage.engine.database import Database
@@ -46,7 +47,7 @@ class RecordingLoop:
         self.stopped: Stopped | None = None
         self.reports = RecordingReports(self, db)
         self.studies = RecordingStudies(self.asked)
-        self._budgets = Budgets(db, self.reports, lambda *_: "") if db else None
+        self._budgets = Budgets(db, self.reports, lambda *_: Holds()) if db else None
 
     def settings(self) -> list[SettingView]:
         return [

@@ -161,8 +161,10 @@ def _meanwhile(state: State) -> str:
 
 def _while_labeling(state: State, reason: str | None) -> tuple[Tone, str, str]:
     missing = state.wanted - state.labels
+    wanted = plural(state.wanted, "label")
+    if reason and missing <= 0:
+        return "info", reason, f"The iteration asks for {wanted}, and all are in."
     if reason:
-        wanted = plural(state.wanted, "label")
         return (
             "info",
             f"Label pairs. {reason}",

@@ -16,6 +16,8 @@ from pipeline.studies.retrain.report import (
 )
 from storage.wording import decimal, plural, points, signed
 
+FEW = 20
+"""With fewer judgments left, a note says that the results mean little."""
 GROUPS = {"remaining": "that remain", "all": "all", "left_out": "that are left out"}
 USES = {
     "learned": "learned from",
@@ -26,7 +28,7 @@ USES = {
 
 def criteria(plan: Mapping[str, Any]) -> list[str]:
     """What the rule leaves out, as phrases."""
-    found = [f"judgments by {name}" for name in plan["without"]]
+    found = [f"judgments by {', '.join(plan['without'])}"] if plan["without"] else []
     if plan["only"]:
         found.append(
             f"judgments by other annotators than those of kind {' or '.join(plan['only'])}"
@@ -132,6 +134,12 @@ def notes(report: RetrainReport) -> tuple[str, ...]:
         made.append(
             "Training again with other judgments also shifts figures by chance. Controls show by how "
             "much (on the command line --control 3); each takes as long as the retraining."
+        )
+    remain = sum(each.judgments - each.left_out for each in report.counts.by_use)
+    if remain < FEW:
+        made.append(
+            f"Only {remain} of the model's judgments {'remains' if remain == 1 else 'remain'}. "
+            "With so few, it learns little, and intervals are too narrow."
         )
     if report.not_evaluated:
         made.append(f"Without a stored evaluation: {', '.join(report.not_evaluated)}.")

@@ -7,6 +7,7 @@ stored responses.  All shifts are after − before, paired, and clustered by pro
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
@@ -40,6 +41,8 @@ GROUPS: tuple[Group, ...] = ("remaining", "all", "left_out")
 SFT = "SFT"
 DRAWS = 20
 """Random draws of the gate's judgments; they need no training."""
+_SHARE, _DIFFERENCE, _ALL = (0.0, 1.0), (-1.0, 1.0), (-math.inf, math.inf)
+"""The least and the largest value of a share, of a difference of two, and of anything."""
 _LEAST_SPREAD = 1e-12
 
 
@@ -260,14 +263,20 @@ def held_out_shift(
         rows: Sequence[Row],
         values: Callable[[Sequence[Row]], np.ndarray],
         shift: Callable[..., Shift],
-        step: float = 0.0,
+        *,
+        share: bool = False,
     ) -> Figure | None:
         if not rows:
             return None
         prompts = [row["prompt"] for row in rows]
         found = [values([each[row["judgment"]] for row in rows]) for each in predicted]
-        least = step / len(rows)
-        return _beside_chance(found, lambda one, two: shift(one, two, prompts), least=least)
+        least = 1 / len(rows) if share else 0.0
+        return _beside_chance(
+            found,
+            lambda one, two: shift(one, two, prompts),
+            least=least,
+            ends=_SHARE if share else _ALL,
+        )
 
     def losses(rows: Sequence[Row]) -> np.ndarray:
         return np.array([row_log_loss(row, tie_model) for row in rows])
@@ -276,7 +285,7 @@ def held_out_shift(
         group=group,
         judgments=len(stream),
         preferences=len(decided),
-        accuracy=figure(decided, lambda rows: outcomes(rows)[0], share_shift, step=1.0),
+        accuracy=figure(decided, lambda rows: outcomes(rows)[0], share_shift, share=True),
         log_loss=figure(decided if tie_model == "drop" else stream, losses, mean_shift),
     )
 
@@ -286,20 +295,25 @@ def _beside_chance(
     shift: Callable[[np.ndarray, np.ndarray], Shift],
     *,
     least: float = 0.0,
+    ends: tuple[float, float] = _ALL,
 ) -> Figure:
     """The shift from the first to the second of `values`, beside the shifts to the controls'."""
     before, after, *others = values
     shifts = tuple(float((each - before).mean()) for each in others)
-    return _figure(shift(before, after), shifts, least=least)
+    return _figure(shift(before, after), shifts, least=least, ends=ends)
 
 
-def _figure(found: Shift, shifts: tuple[float, ...], *, least: float) -> Figure:
-    """The shift, beside those of the controls."""
+def _figure(
+    found: Shift, shifts: tuple[float, ...], *, least: float, ends: tuple[float, float] = _ALL
+) -> Figure:
+    """The shift, beside those of the controls; `ends` are the least and the largest value."""
     if not shifts:
         return Figure(**vars(found))
     limits = chance_interval(shifts, least=least)
-    low, high = limits or (None, None)
     beyond = None if limits is None else not limits[0] <= found.shift <= limits[1]
+    # Few controls give limits that no value can reach.
+    low = None if limits is None else max(limits[0], ends[0] - found.before)
+    high = None if limits is None else min(limits[1], ends[1] - found.before)
     return Figure(**vars(found), chance=Chance(controls=shifts, low=low, high=high, beyond=beyond))
 
 
@@ -309,15 +323,20 @@ def _figure(found: Shift, shifts: tuple[float, ...], *, least: float) -> Figure:
 def orders(original: Scores, retrained: Scores) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """The policies and SFT, best first by predicted win rate, for each of the two models.
 
-    SFT has ½.  In the second, equal rates keep the order of the first.
+    SFT has ½.  In the second, rates that are equal except for rounding keep the order of the first.
     """
     before, after = (
-        {policy: fmean(row["expected"] for row in rows) for policy, rows in scores.items()}
+        {policy: _rounded(fmean(r["expected"] for r in rows)) for policy, rows in scores.items()}
         | {SFT: 0.5}
         for scores in (original, retrained)
     )
     first = sorted(before, key=lambda policy: -before[policy])
     return tuple(first), tuple(sorted(first, key=lambda policy: -after[policy]))
+
+
+def _rounded(rate: float) -> float:
+    """A rate without the error of floating-point numbers, which would order equal policies."""
+    return round(rate, 6)
 
 
 def policy_shifts(
@@ -349,7 +368,7 @@ def _policy(scored: Sequence[Sequence[Row]]) -> dict[str, Figure]:
 
     expected = [np.array([row["expected"] for row in rows]) for rows in scored]
     return {
-        "win_rate": _beside_chance(expected, shift),
+        "win_rate": _beside_chance(expected, shift, ends=_SHARE),
         "gain": _beside_chance([_gains(each) for each in scored], shift),
     }
 
@@ -367,7 +386,10 @@ def _gains(rows: Sequence[Row]) -> np.ndarray:
 
 def swaps(policies: Sequence[PolicyShift], scored: Sequence[Scores]) -> tuple[Swap, ...]:
     """The pairs of policies, SFT included, that change places; `scored` as in `policy_shifts`."""
-    rates = {each.policy: (each.win_rate.before, each.win_rate.after) for each in policies}
+    rates = {
+        each.policy: (_rounded(each.win_rate.before), _rounded(each.win_rate.after))
+        for each in policies
+    }
     rates[SFT] = (0.5, 0.5)
     found = []
     for one, two in combinations(sorted(rates, key=lambda each: -rates[each][0]), 2):
@@ -376,7 +398,9 @@ def swaps(policies: Sequence[PolicyShift], scored: Sequence[Scores]) -> tuple[Sw
         leads = [_leads(scores, one, two) for scores in scored]
         if prompts := [*leads[0]]:
             values = [np.array([*each.values()]) for each in leads]
-            lead = _beside_chance(values, lambda a, b, on=prompts: mean_shift(a, b, on))
+            lead = _beside_chance(
+                values, lambda a, b, on=prompts: mean_shift(a, b, on), ends=_DIFFERENCE
+            )
             found.append(Swap(above=one, below=two, lead=lead))
     return tuple(found)
 
@@ -424,7 +448,7 @@ def _rate_shift(rows: Sequence[PolicyJudgment], left_out: set[str], *, seed: str
     coin = np.random.default_rng(derive_seed("gate control", seed))
     drawn = [coin.choice(outcomes, sum(kept), replace=False) for _ in range(DRAWS)]
     shifts = tuple(float(each.mean()) - shift.before for each in drawn)
-    return _figure(shift, shifts, least=1 / sum(kept))
+    return _figure(shift, shifts, least=1 / sum(kept), ends=_SHARE)
 
 
 def _gate_shift(before: Standing, after: Standing, shift: Figure | None) -> GateShift:

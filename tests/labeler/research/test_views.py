@@ -120,6 +120,7 @@ def test_a_stopped_run_stops_its_phase_but_not_labeling():
         ({"labels": 100}, None, "Press Train"),
         ({"labels": 0}, "There are no labels.", "There are no labels."),
         ({"labels": 0}, "There are no labels.", "you can train with fewer."),
+        ({"labels": 100}, "The study a is running.", "asks for 100 labels, and all are in."),
         (
             {
                 "iteration": Iteration(number=2, phase="sampling"),

@@ -14,7 +14,7 @@ import pytest
 from pipeline.config.sections import Config, LabelingConfig
 from pipeline.loop import budgets
 from pipeline.loop.budgets import Budgets
-from pipeline.loop.label_budget import in_words, least_labels, needed, why_start
+from pipeline.loop.label_budget import Holds, in_words, least_labels, needed, why_start
 from pipeline.loop.loop import Loop
 from pipeline.promotion.gate import standing
 from pipeline.reward.report.forecast import FULL_MODEL, expected_gain
@@ -53,9 +53,9 @@ def budget(**changes: object) -> LabelBudget:
 
 
 def said(
-    labeling: LabelingConfig = BY_HAND, *, blocked: str = "", **changes: object
+    labeling: LabelingConfig = BY_HAND, *, holds: Holds = Holds(), **changes: object
 ) -> LabelBudget:
-    return in_words(budget(**changes), labeling, blocked=blocked)
+    return in_words(budget(**changes), labeling, holds)
 
 
 def rows(*outcomes: float, first: str = "policy-1", second: str = "sft-1") -> list[PolicyJudgment]:
@@ -220,12 +220,24 @@ def test_the_sentence_says_how_many_more_labels_and_what_for(changes, says):
 
 
 def test_training_that_cannot_start_is_not_promised():
-    reason = "Training cannot start yet. The study betas is running."
-    found = said(AUTOPILOT, blocked=reason, gate=DECIDED, gain=SMALL)
-    assert found.says.endswith(f": you can stop now. {reason}")
-    assert found.starts == ""
-    done = said(AUTOPILOT, blocked=reason, gate=DECIDED, labels=100)
-    assert done.says.endswith(f"All 100 labels are in. {reason}")
+    study = Holds(training="The study betas is running.")
+    found = said(AUTOPILOT, holds=study, gate=DECIDED, gain=SMALL)
+    assert found.says.endswith(": you can stop now.")
+    assert found.blocked == "Training cannot start yet. The study betas is running."
+    waits = "Training starts by itself when the labels are in and nothing prevents it."
+    assert found.starts == waits
+    done = said(AUTOPILOT, holds=study, gate=DECIDED, labels=100)
+    assert done.says.endswith("All 100 labels are in.")
+    assert done.starts == waits
+    assert said(BY_HAND, holds=study, labels=100).starts == ""
+
+
+def test_training_that_only_a_person_restarts_is_not_promised_either():
+    stopped = Holds(automatic="Training does not start by itself again.")
+    found = said(AT_ALL_LABELS, holds=stopped, labels=100)
+    assert (found.blocked, found.starts) == ("", "Training does not start by itself again.")
+    assert found.says == "All 100 labels are in: you can train."
+    assert said(BY_HAND, holds=stopped, labels=100).starts == ""
 
 
 def test_the_budget_is_read_back_from_its_json():
@@ -301,11 +313,18 @@ def test_without_the_switches_nothing_starts_and_without_autopilot_only_at_all_l
 def test_the_page_says_when_training_starts_by_itself():
     assert said(BY_HAND, gate=OPEN).starts == ""
     assert said(AT_ALL_LABELS, gate=OPEN).starts == "Training starts by itself with 100 labels."
+    assert said(AUTOPILOT, gate=None, gain=SMALL).starts == (
+        "Autopilot starts training with 100 labels."
+    )
     assert said(AUTOPILOT, gate=OPEN).starts == (
+        "Autopilot starts training with 100 labels. To start earlier, it needs a learning curve of the "
+        "reward model."
+    )
+    assert said(AUTOPILOT, gate=OPEN, gain=SMALL).starts == (
         "Autopilot starts training with 100 labels, or from 50 on when the test has decided and the "
         "labels that are left would add less than a point of accuracy."
     )
-    assert said(AUTOPILOT, gate=replace(DECIDED, alarm=True)).starts == (
+    assert said(AUTOPILOT, gate=replace(DECIDED, alarm=True), gain=SMALL).starts == (
         "Autopilot starts training with 100 labels, or from 50 on when the alarm has ended, the test has "
         "decided and the labels that are left would add less than a point of accuracy."
     )
@@ -461,10 +480,10 @@ def test_a_running_study_keeps_training_from_starting(world: Database):
         )  # fmt: skip
         studies.save(world, study)
         found = loop.label_budget()
-        assert found.says.endswith(
+        assert found.blocked == (
             "Training cannot start yet. The study betas is running. Wait until it ends, or cancel it."
         )
-        assert found.starts == ""
+        assert found.starts.startswith("Training starts by itself when the labels are in")
 
 
 def test_a_ruling_settles_the_gate(world: Database):
@@ -503,8 +522,9 @@ def test_the_first_iteration_has_no_candidate(db: Database):
     with loop_of(db) as loop:
         found = loop.label_budget()
         assert (found.gate, found.offered) == (None, 1)
-        assert found.says.startswith(
-            "4 of 5 labels are left. Training cannot start yet. All judgments are on one prompt."
+        assert found.says == "4 of 5 labels are left."
+        assert found.blocked.startswith(
+            "Training cannot start yet. All judgments are on one prompt."
         )
 
 
@@ -513,7 +533,7 @@ def test_a_budget_is_read_again_after_a_judgment_or_five_seconds(world: Database
     compare(world, "policy-1", "sft-1", ["first", None])
     clock = [0.0]
     with loop_of(world) as loop:
-        read = Budgets(world, loop.reports, lambda *_: "", clock=lambda: clock[0])
+        read = Budgets(world, loop.reports, lambda *_: Holds(), clock=lambda: clock[0])
         current = iterations.get(world, 2)
 
         def ask() -> LabelBudget:
@@ -541,9 +561,11 @@ def test_a_budget_that_takes_a_second_to_read_is_kept_for_twenty(
     compare(world, "policy-1", "sft-1", ["first"])
     times = iter([0.0, 1.0, 19.9, 20.0, 20.0, 21.0])  # begun, read, asked, asked, begun, read
     with loop_of(world) as loop:
-        read = Budgets(world, loop.reports, lambda *_: "", clock=lambda: next(times))
+        read = Budgets(world, loop.reports, lambda *_: Holds(), clock=lambda: next(times))
         current = iterations.get(world, 2)
         first = read.get(current, Config())
         compare(world, "policy-1", "sft-1", ["first"])
-        assert read.get(current, Config()) is first
-        assert read.get(current, Config()).labels == 2
+        kept = read.get(current, Config())
+        assert kept.gate is first.gate
+        assert kept.says == first.says.replace("27 of 28", "26 of 28")  # as the page counts them
+        assert read.get(current, Config()).gate is not first.gate

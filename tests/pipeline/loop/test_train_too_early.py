@@ -110,12 +110,13 @@ def test_training_by_itself_waits_until_it_can(world: Database, monkeypatch: pyt
         world, 2, phase="labeling", policy_produced=None, reward_model=None, labels_wanted=2
     )
     loop = Loop(world, config)
-    assert loop.label_budget().says.endswith("Training cannot start yet. There are no labels yet.")
+    assert loop.label_budget().blocked == "Training cannot start yet. There are no labels yet."
     compare(world, "policy-1", "sft-1", ["tie"] * 3)
     assert loop.advance() == "labeling"
     found = loop.label_budget()
-    assert "Training cannot start yet. None of the 3 judgments prefers a response" in found.says
-    assert found.starts == ""
+    reason = "Training cannot start yet. None of the 3 judgments prefers a response"
+    assert found.blocked.startswith(reason)
+    assert found.starts.startswith("Training starts by itself when the labels are in")
     compare(world, "policy-1", "sft-1", ["first", "second"])
     # A budget that was slow to read is kept, but not when a run has been started since.
     monkeypatch.setattr(budgets, "SLOW", 0.0)
@@ -127,11 +128,11 @@ def test_training_by_itself_waits_until_it_can(world: Database, monkeypatch: pyt
     # It failed for a reason of its own: a person decides when to train again.
     assert loop.advance() == "labeling"
     found = loop.label_budget()
-    assert found.says.endswith(
+    assert found.starts == (
         "Training does not start by itself again, because a reward stage has stopped. Press Train when "
         "you are ready."
     )
-    assert found.starts == ""
+    assert found.blocked == ""
     loop.shut_down()
 
 

@@ -179,7 +179,7 @@ def test_a_date_is_in_utc_wherever_the_studio_runs(monkeypatch: pytest.MonkeyPat
         # The page and the name of the study show the plan's time as UTC.
         ahead = read_rule(before="2026-03-02T01:00+02:00")
         assert ahead.plan["before"] == "2026-03-01T23:00:00+00:00"
-        assert ahead.name == "before-2026-03-01"
+        assert ahead.name == "before-2026-03-01T230000"
     finally:
         monkeypatch.undo()
         time.tzset()
@@ -213,7 +213,9 @@ def test_inputs_that_another_command_planned_are_refused(workspace: Path, tmp_pa
         spec = plan_retraining(db, read_rule(without=["Ada"]), name="twice")
         write_inputs(db, spec)
         write_inputs(db, replace(spec, plan=spec.plan | {"without": ["gold-1"]}))
-        with pytest.raises(ValueError, match="another command has planned another study in .*twice"):
+        with pytest.raises(
+            ValueError, match=r"another command has planned another study in .*twice"
+        ):
             retrain(db.workspace, spec, print)
         assert not list(StudyFolder(db.workspace, "retrain", "twice").path.glob("retrained"))
 

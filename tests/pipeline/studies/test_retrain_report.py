@@ -120,10 +120,16 @@ def test_controls_say_what_chance_gives():
     assert figure is not None
     assert figure.chance is not None
     # The standard deviation of the controls is .0745, and that of one of three judgments .333:
-    # 1/60 ± 2.093 · .333 · √(21/20).
-    half = 2.093024 / 3 * math.sqrt(21 / 20)
-    assert figure.chance.low == pytest.approx(1 / 60 - half)
-    assert figure.chance.high == pytest.approx(1 / 60 + half)
+    # 1/60 ± 2.093 · .333 · √(21/20) is −.698 to +.732, but from 2/3 an accuracy moves by −2/3 to +1/3.
+    assert figure.chance.low == pytest.approx(-2 / 3)
+    assert figure.chance.high == pytest.approx(1 / 3)
+    # Over all four judgments, no limit is cut: 1/80 ± 2.093 · .25 · √(21/20).
+    (_, wider, _) = (each.accuracy for each in many.held_out)
+    assert wider is not None
+    assert wider.chance is not None
+    half = 2.093024 / 4 * math.sqrt(21 / 20)
+    assert wider.chance.low == pytest.approx(1 / 80 - half)
+    assert wider.chance.high == pytest.approx(min(1 / 80 + half, 1 / 4))
     assert figure.chance.beyond is False
     assert "the shift is within chance" in findings(many)[0]
     (policy,) = many.policies
@@ -154,18 +160,20 @@ def test_policies_by_hand():
     assert set(swapped) == {("a", "b"), ("a", "SFT")}  # b was level with SFT
     # Policies at one rate keep their places.
     assert orders(scores(a=[0.4], b=[0.6]), scores(a=[0.7], b=[0.7]))[1] == ("b", "a", "SFT")
+    # .1 + .2 is .30000000000000004.
+    assert orders(scores(a=[0.4], b=[0.6]), scores(a=[0.1 + 0.2], b=[0.3]))[1] == ("SFT", "b", "a")
 
 
 def test_a_change_of_places_is_within_or_beyond_chance():
     """a leads SFT by .1 before and by −.1 after: −.2 on each prompt, so without an interval's width.
-    Controls move a by −.1 and +.1: 0 ± 12.706 · .1414 · √1.5."""
-    half = 12.7062 * 0.02**0.5 * 1.5**0.5
+    Controls move a by −.1 and +.1: 0 ± 12.706 · .1414 · √1.5 = 2.2, but a lead ends at 1."""
     made = told_order([0.6, 0.6], [0.4, 0.4], [0.5, 0.5], [0.7, 0.7])
     assert (made.order_before, made.order_after) == (("a", "SFT"), ("SFT", "a"))
     (swap,) = made.swaps
     assert swap.lead.chance is not None
     assert swap.lead.chance.controls == (pytest.approx(-0.1), pytest.approx(0.1))
-    assert swap.lead.chance.high == pytest.approx(half, rel=1e-4)
+    assert swap.lead.chance.low == pytest.approx(-1.1)
+    assert swap.lead.chance.high == pytest.approx(0.9)
     told = findings(made)
     assert told[1] == (
         "The order of policies by predicted win rate changes: before a, SFT; after SFT, a."
@@ -173,7 +181,7 @@ def test_a_change_of_places_is_within_or_beyond_chance():
     assert told[2].startswith(
         "a leads SFT by +10.0 before and by −10.0 after: a shift of −20.0 points"
     )
-    assert told[2].endswith("(2 controls, 95% limit −220.1 to +220.1): the shift is within chance.")
+    assert told[2].endswith("(2 controls, 95% limit −110.0 to +90.0): the shift is within chance.")
     beyond = told_order([0.6, 0.6], [0.4, 0.4], [0.6, 0.6], [0.6, 0.6])
     assert findings(beyond)[2].endswith("the shift is beyond chance.")
     assert told_order([0.6], [0.7]).swaps == ()
@@ -268,7 +276,8 @@ def test_findings_notes_text_and_plot(tmp_path):
     assert told[1] == "The order of policies by predicted win rate stays the same: policy-1, SFT."
     assert told[2] == "People have not compared a policy with SFT, so no verdict can change."
     assert notes(made)[0].startswith("Training again with other judgments also shifts figures")
-    assert notes(made)[1] == "Without a stored evaluation: policy-2."
+    assert notes(made)[1].startswith("Only 3 of the model's judgments remain.")
+    assert notes(made)[2] == "Without a stored evaluation: policy-2."
     text = format_retraining(made, write_report(tmp_path, made))
     assert "reward-1 of iteration 1, trained again without judgments by Carl" in text
     assert "1 of 4 judgments are left out, 3 remain" in text
