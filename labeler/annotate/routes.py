@@ -472,6 +472,9 @@ def explain_errors(app: FastAPI) -> None:
 
 
 NOT_JSON = "The request body is not JSON."
+NOT_AN_OBJECT = "The request body must be a JSON object, sent with Content-Type: application/json."
+_NO_OBJECT = ("model_attributes_type", "model_type", "dict_type", "missing")
+"""Pydantic's types of errors for a body of another kind, or without one."""
 _UNREADABLE = "There was an error parsing the body"
 """FastAPI's message for a body that is not UTF-8 or is nested too deeply."""
 
@@ -490,6 +493,10 @@ def _sentence(error: Exception) -> str:
         return str(error)
     if any(problem["type"] == "json_invalid" for problem in error.errors()):
         return NOT_JSON
+    if any(
+        problem["loc"] == ("body",) and problem["type"] in _NO_OBJECT for problem in error.errors()
+    ):
+        return NOT_AN_OBJECT
     return " ".join(map(_about_field, error.errors()))
 
 

@@ -9,6 +9,7 @@ const TITLES = {
   [REWARD]: "Mean reward", [KL]: "KL to the reference, nats per response", "dpo/margin": "Reward margin",
   "dpo/accuracy": "Preference accuracy", "train/loss": "Loss",
 };
+const WHOLE = [1, 2, 5].flatMap((n) => [n, 10 * n, 100 * n, 1e3 * n, 1e4 * n, 1e5 * n]).sort((a, b) => a - b); // steps between ticks
 const X_TITLES = { update: "update", time: "minutes worked", kl: "KL from SFT, nats per response" };
 
 element.innerHTML = `<div class="ks-compare">
@@ -22,7 +23,8 @@ element.innerHTML = `<div class="ks-compare">
     <div class="ks-scroll"><table class="ks-table"><caption class="ks-hidden">Runs</caption><thead><tr>
       <th scope="col"><span class="ks-hidden">Compare</span></th><th scope="col">Run</th><th scope="col" title="Since the run before with the same method">Changed settings</th>
       <th scope="col" class="ks-right">KL</th><th scope="col" class="ks-right">Reward</th>
-      <th scope="col" class="ks-right">People</th><th scope="col">Status</th></tr></thead><tbody></tbody></table></div></section>
+      <th scope="col" class="ks-right">People</th><th scope="col">Status</th></tr></thead><tbody></tbody></table></div>
+    <p class="ks-detail">KL and reward are those of a run's last update. Overview has those of the evaluation.</p></section>
   <section class="ks-overlay" aria-label="Curves"><div class="ks-tools">
     <label>X-axis <select class="ks-x"><option value="update">Update</option><option value="time">Time</option>
       <option value="kl">KL</option></select></label>
@@ -86,7 +88,8 @@ function cell(label, content, css) {
 
 // The runs of a study as rows: their names have the study's, for the legend and the search.
 function runsOf(study) {
-  return study.runs.map((run) => ({ ...run, stage: "policy", iteration: study.iteration, name: `${study.name}: ${run.title}`, note: "" }));
+  const stage = study.kind === "retrain" ? "reward" : "policy";
+  return study.runs.map((run) => ({ ...run, stage, iteration: study.iteration, name: `${study.name}: ${run.title}`, note: "" }));
 }
 
 const KINDS = { sweep: "KL-weight sweep", compare: "Method comparison", retrain: "Reward model without some judgments" };
@@ -327,7 +330,7 @@ function draw(figure, x, lines) {
       y: { auto: false, distr: isLog ? 3 : 1, range: (_plot, min, max) => [min, max] },
     },
     axes: [
-      axis({ label: X_TITLES[x], size: 22, gap: 3, space: 44 }),
+      axis({ label: X_TITLES[x], size: 22, gap: 3, space: 44, ...(x === "update" ? { incrs: WHOLE } : {}) }),
       axis({ size: 50, gap: 7, space: 26, ...(isLog ? { splits: logTicks, filter: (_plot, splits) => splits, values: logTexts } : {}) }),
     ],
     series: [{}, { paths: () => null, points: { show: false } }],

@@ -205,7 +205,7 @@ def test_malformed_is_422_with_a_reason_that_names_the_field(client, change, nam
 
 @pytest.mark.parametrize(
     ("raw", "says"),
-    [(raw, "The body: ") for raw in (b"", b"[]", b'"x"', b"null")]
+    [(raw, "The request body must be a JSON object") for raw in (b"", b"[]", b'"x"', b"null")]
     + [
         (raw, "The request body is not JSON.")
         for raw in (b"{", b"\xff\xfe", b'{"a": "\xff"}', b"[" * 50_000)

@@ -67,6 +67,16 @@ def shown(figure: Figure | None, digits: int) -> str:
     return f"{shift} ({low} to {high})\n{verdict} chance: {least} to {most}"
 
 
+def test_its_runs_are_reward_models_among_the_runs(browser: Browser, world: World):
+    with new_page(browser, cookie=world.cookie, width=1280) as page:
+        page.goto(f"{world.server.url}/research/?tab=runs&section=compare")
+        group = page.locator('#compare tr[data-study="retrain-without Carl"]')
+        page.locator("#compare select[aria-label=Stage]").select_option("reward")
+        expect(group).to_contain_text("Reward model without some judgments")
+        page.locator("#compare select[aria-label=Stage]").select_option("policy")
+        expect(group).to_have_count(0)
+
+
 def check_plot(page: Page, url: str, scheme: str) -> None:
     """The study's stored figure is drawn, dark on a dark page, and wide enough to read."""
     plot = page.locator('[data-study="retrain-without Carl"] img.st-plot')
