@@ -394,6 +394,17 @@ def test_a_path_where_nothing_can_be_made_is_a_sentence(tmp_path: Path):
     )
 
 
+def test_a_server_that_cannot_start_ends_in_one_sentence(tmp_path: Path):
+    """The loop, which has started, must not report that its database was closed."""
+    place = tmp_path / "w"
+    told("init", "--workspace", place)
+    (place / "server.json.tmp").mkdir()
+    command = [sys.executable, "launch.py", "serve", "--workspace", str(place), "--port", "0"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert [line[:12] for line in done.stderr.splitlines()] == ["kitestring: "], done.stderr
+
+
 def test_damage_names_the_way_out(tmp_path: Path):
     place = tmp_path / "workspace"
     told("init", "--workspace", place, "--model", save_tiny(tmp_path / "model"))
