@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -83,11 +84,24 @@ def explain(error: BaseException) -> str:
     other error."""
     number = cause_of(error)
     file = getattr(error, "filename", None)
+    if number is not None and not file:
+        return _CAUSES[number]
     if number is not None:
-        return f"{file}: {_CAUSES[number]}" if file else _CAUSES[number]
+        advice = _CAUSES[number]
+        if number in (errno.EACCES, errno.EPERM) and (parent := _parent_of_missing(str(file))):
+            advice = f"permission denied. Change the owner or the permissions of {parent}"
+        return f"{file}: {advice}"
     if isinstance(error, OSError) and file and error.errno in _PATHS:
         return f"{file}: {_PATHS[error.errno]}"
     return str(error)
+
+
+def _parent_of_missing(file: str) -> Path | None:
+    """The directory that refuses a file which does not exist; None if it exists."""
+    if os.path.lexists(file):
+        return None
+    # `Path.exists` raises for a directory that may not be searched.
+    return next(each for each in Path(file).absolute().parents if os.path.lexists(each))
 
 
 @contextmanager
