@@ -244,12 +244,11 @@ def restore(backup: Path, workspace: Path) -> Path | None:
     backup, workspace = Path(backup).absolute(), Path(workspace).absolute()
     manifest = _require_intact(backup)
     make_workspace(workspace, create=True)
-    with lock_workspace(workspace):
-        with _preparing(workspace):
-            for name, written in manifest.files.items():
-                if copy_file(backup / name, replacing.replacement_path(workspace, name)) != written:
-                    raise StorageDamaged(f"{backup / name} changed while it was read")
-            _require_consistent(backup, workspace, manifest)
+    with lock_workspace(workspace), _preparing(workspace):
+        for name, written in manifest.files.items():
+            if copy_file(backup / name, replacing.replacement_path(workspace, name)) != written:
+                raise StorageDamaged(f"{backup / name} changed while it was read")
+        _require_consistent(backup, workspace, manifest)
         return replacing.replace(
             workspace, tuple(manifest.files), outdated=(WAL,), what=f"restoring {backup}"
         )
@@ -278,13 +277,17 @@ def _interrupted(workspace: Path) -> Iterator[Path]:
 
 @contextmanager
 def _preparing(workspace: Path) -> Iterator[None]:
-    """A context in which files NAME.new are written; an error removes them."""
+    """A context in which files NAME.new are written and put in place.
+
+    An error removes them, unless the replacement has begun.
+    """
     replacing.refuse_pending_replacement(workspace)
     _discard_new(workspace)  # DuckDB would replay the log of an incomplete copy
     try:
         yield
     except BaseException:
-        _discard_new(workspace)
+        if not replacing.replacement_pending(workspace):
+            _discard_new(workspace)
         raise
 
 
@@ -359,9 +362,8 @@ def rebuild(workspace: Path) -> Rebuilt:
     workspace = Path(workspace).absolute()
     if not (workspace / JOURNAL).exists() and not replacing.replacement_pending(workspace):
         raise NotFound(f"{workspace / JOURNAL} does not exist: there is nothing to rebuild from")
-    with lock_workspace(workspace):
-        with _preparing(workspace):
-            records, lines, torn_bytes = _rebuild(workspace)
+    with lock_workspace(workspace), _preparing(workspace):
+        records, lines, torn_bytes = _rebuild(workspace)
         aside = replacing.replace(
             workspace, (DATABASE,), outdated=(WAL,), what="rebuilding the database"
         )

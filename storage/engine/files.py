@@ -66,9 +66,14 @@ def digest_file(path: Path) -> tuple[int, str]:
 def write_file(path: Path, text: str) -> None:
     """Write a file atomically; only its owner can access it."""
     temporary = path.with_name(f"{path.name}.tmp")
-    with _created(temporary) as handle:
-        _write_all(handle, text.encode())
-    move(temporary, path)
+    try:
+        with _created(temporary) as handle:
+            _write_all(handle, text.encode())
+        move(temporary, path)
+    except OSError:
+        if temporary.is_file():
+            temporary.unlink()  # the disk may be full
+        raise
 
 
 def probe(path: Path) -> None:

@@ -110,7 +110,12 @@ def replace(
                 f"{workspace / BACKUPS} is on another filesystem than {workspace}, so files cannot "
                 "be renamed into it; make it a directory of the workspace"
             )
-    write_file(workspace / MARKER, json.dumps(asdict(plan)))
+    try:
+        write_file(workspace / MARKER, json.dumps(asdict(plan)))
+    except OSError:
+        if present and not (workspace / MARKER).exists():
+            aside.rmdir()
+        raise
     return finish(workspace)
 
 

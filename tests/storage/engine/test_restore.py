@@ -837,6 +837,30 @@ def test_a_full_disk_while_restoring_leaves_the_workspace_alone(place, monkeypat
     assert files(place / "old") == before
 
 
+@pytest.mark.parametrize("command", ["restore", "rebuild"])
+def test_a_disk_that_is_full_before_the_files_are_exchanged_keeps_nothing(
+    place, monkeypatch, command
+):
+    """The last file that is written says which files are exchanged."""
+    kept = os.write
+
+    def full(handle: int, data: bytes) -> int:
+        if b'"what"' in bytes(data[:20]):
+            kept(handle, b"{")
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return kept(handle, data)
+
+    old = place / "old"
+    before = sorted(old.rglob("*"))
+    with monkeypatch.context() as broken:
+        broken.setattr("storage.engine.files.os.write", full)
+        with pytest.raises(OSError, match="space"):
+            restore(place / "copy", old) if command == "restore" else rebuild(old)
+    assert {*sorted(old.rglob("*"))} - {*before} <= {old / "backups", old / "workspace.lock"}
+    with Database.open(old) as db:
+        assert verify(db).same
+
+
 # -- what verify says of a journal that lost its half ----------------------------------------
 
 
