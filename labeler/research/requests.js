@@ -8,6 +8,13 @@ window.ksRequests = (() => {
     return made;
   }
 
+  // Text with an initial capital and a period, as `components.sentence`; a name such as ppo.lr is not capitalized.
+  function sentence(text) {
+    const told = text.trim(), first = told.split(" ", 1)[0];
+    const opened = /^\p{L}+$/u.test(first) ? told[0].toUpperCase() + told.slice(1) : told;
+    return !opened || /[.!?…]$/.test(opened) ? opened : `${opened}.`;
+  }
+
   // The answer of /research/api/PATH, to a POST if there is a `body`.  Throws an Error with the sentence of the server,
   // `status`, and `fields`: what is wrong with each value.
   async function ask(path, body) {
@@ -20,7 +27,7 @@ window.ksRequests = (() => {
     }
     const found = await answer.json().catch(() => ({}));
     if (answer.ok) return found;
-    const error = new Error(found.error ?? `The server answered ${answer.status}.`);
+    const error = new Error(found.error ? sentence(found.error) : `The server answered ${answer.status}.`);
     throw Object.assign(error, { status: answer.status, fields: found.fields ?? {} });
   }
 

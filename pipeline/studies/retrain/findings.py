@@ -133,7 +133,7 @@ def notes(report: RetrainReport) -> tuple[str, ...]:
     if not report.plan["controls"]:
         made.append(
             "Training again with other judgments also shifts figures by chance. Controls show by how "
-            "much (on the command line --control 3); each takes as long as the retraining."
+            "much (Controls in the form, --control 3 in a terminal). Each takes as long as the retraining."
         )
     remain = sum(each.judgments - each.left_out for each in report.counts.by_use)
     if remain < FEW:

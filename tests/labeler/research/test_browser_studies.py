@@ -200,7 +200,7 @@ def test_buttons_act_on_their_study_and_viewers_have_none(browser: Browser, worl
     with new_page(browser, cookie=world.cookie()) as page:
         open_studies(page, world.server.url)
         page.locator("[data-study=compare-second]").get_by_role("button", name="Continue").click()
-        expect(page.locator(".st-said")).to_contain_text("the study does not exist")
+        expect(page.locator(".st-said")).to_contain_text("The study does not exist.")
         assert world.loop.asked == [("continue study", "compare-second")]
         world.loop.asked.clear()
     viewer = add_person(world.db, "Vera", "viewer")
