@@ -37,10 +37,15 @@ NO_RUN = components.empty(
 _FROM_CARD = """
 () => {
   const run = document.querySelector("#run-card .ks-run");
-  return [run?.dataset.name ?? "", run?.dataset.note ?? ""];
+  return [["#run-name", run?.dataset.name ?? ""], ["#run-note", run?.dataset.note ?? ""]].map(([place, known]) => {
+    const field = document.querySelector(`${place} :is(input, textarea)`);
+    if (!field || field.dataset.filled) return known;
+    field.dataset.filled = "yes";
+    return field.value || known;
+  });
 }
 """
-"""Name and note of the run on the card."""
+"""Name and note of the run on the card.  On a busy machine, this runs after somebody has begun to type."""
 
 
 class RunsTab(Tab):
