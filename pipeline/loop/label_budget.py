@@ -165,13 +165,13 @@ def _starts(budget: LabelBudget, labeling: LabelingConfig, holds: Holds) -> str:
     if budget.gate is None:  # the first iteration
         return f"{whole}."
     if budget.gain is None:
-        return f"{whole}. To start earlier, it needs a learning curve of the reward model."
+        return f"{whole}. To start earlier, it needs a learning curve on enough labels."
     decided = "the test has decided"
     if budget.gate.alarm and not budget.gate.settled:
         decided = f"the alarm has ended, {decided}"
     return (
-        f"{whole}, or from {least_labels(budget):,} on when {decided} and the labels that are left would add less than "
-        "a point of accuracy."
+        f"{whole}, or from {least_labels(budget):,} on when {decided} and the labels that are left "
+        "would add less than a point of accuracy."
     )
 
 

@@ -317,8 +317,8 @@ def test_the_page_says_when_training_starts_by_itself():
         "Autopilot starts training with 100 labels."
     )
     assert said(AUTOPILOT, gate=OPEN).starts == (
-        "Autopilot starts training with 100 labels. To start earlier, it needs a learning curve of the "
-        "reward model."
+        "Autopilot starts training with 100 labels. To start earlier, it needs a learning curve on "
+        "enough labels."
     )
     assert said(AUTOPILOT, gate=OPEN, gain=SMALL).starts == (
         "Autopilot starts training with 100 labels, or from 50 on when the test has decided and the "
